@@ -1,0 +1,1 @@
+"""Quarterdeck's engine: machines, models, plans. It knows no user interface."""

@@ -1,0 +1,145 @@
+"""What fleet.yaml says, as frozen records: the user's wishes, never what was observed.
+
+`load.py` makes these from a file and says what is wrong with it; with no file at all `FleetConfig()`
+is in force: this machine, and whatever is discovered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+WORKER_PORT = 50052        # ggml-rpc-server's own default
+HEAD_PORT = 8080           # llama-server's own default
+HEAD_PORT_BEHIND_PROXY = 8090
+PROXY_PORT = 8088
+TINYTITAN_PORT = 8080      # wants the head's port: seen before start
+
+
+class RpcMode(StrEnum):
+    """How a head reaches its workers."""
+
+    DIRECT = "direct"      # the worker binds the one address that the head uses
+    TUNNEL = "tunnel"      # the worker binds its loopback; SSH forwards carry the traffic
+
+
+class Role(StrEnum):
+    """What a node may be used for."""
+
+    HEAD = "head"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """One ggml-rpc-server of a node."""
+
+    port: int = WORKER_PORT
+    devices: tuple[str, ...] = ()              # () = the server's own choice (Macs: Metal alone)
+    threads: int | None = None                 # None = all cores of the node, shared between its workers
+    cache: bool = False                        # -c: keep tensors over 10 MiB on the worker's disk
+    managed: bool = True                       # False: somebody else starts it; we only use it
+    env: Mapping[str, str] = field(default_factory=dict)
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """The llama-server of a node, where the node is the head."""
+
+    port: int = HEAD_PORT
+    bind: str = "127.0.0.1"
+    api_key_file: str = ""                     # path on the head
+    threads: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One machine that the user named."""
+
+    name: str
+    addresses: tuple[str, ...] = ()            # host, host:port or IP; the first is pinned; () = the name itself
+    local: bool = False                        # `address: local`: this very machine
+    port: int | None = None                    # sshd's; None = ssh_config's or 22
+    user: str | None = None
+    identity_files: tuple[str, ...] = ()
+    jump: str = ""                             # "user@host:port,..." as ProxyJump
+    roles: tuple[Role, ...] = (Role.HEAD, Role.WORKER)
+    vram: Mapping[str, int] = field(default_factory=dict)   # bytes by device name: overrides what was probed
+    workers: tuple[WorkerConfig, ...] = (WorkerConfig(),)
+    head: HeadConfig = HeadConfig()
+    llama: str = ""                            # folder with the llama.cpp binaries; "" = search
+    model_dirs: tuple[str, ...] = ()           # () = the usual ones
+    state_dir: str = ""                        # "" = ~/.local/state/quarterdeck
+    rpc: RpcMode | None = None                 # None = the fleet's
+    rpc_address: str = ""                      # address that its workers bind; "" = the best that the head reaches
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """A model by the name that the user calls it."""
+
+    name: str
+    file: str                                  # path on the head; the first shard of several
+    head: str = ""                             # node; "" = chosen
+    workers: tuple[str, ...] | None = None     # nodes; None = every other one that may; () = none
+    context: int | None = None                 # tokens; None = llama-server's choice
+    slots: int | None = None
+    kv_type_k: str = ""                        # f16, q8_0 ...
+    kv_type_v: str = ""
+    flash_attention: str = ""                  # on, off, auto
+    gpu_layers: int | None = None
+    split: Mapping[str, float] = field(default_factory=dict)  # node -> share; {} = by memory
+    extra_args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryConfig:
+    """Where machines are looked for."""
+
+    mdns: bool = True
+    interfaces: tuple[str, ...] = ()           # names or addresses; () = all but container bridges
+    ssh_config: bool = True                    # the Host aliases of ~/.ssh/config
+    ssh_config_file: str = "~/.ssh/config"
+    announce: bool = True                      # headless engines, seeders and proxies say _quarterdeck._tcp
+
+
+@dataclass(frozen=True, slots=True)
+class SshConfig:
+    """How we sign in, where a node says nothing of its own."""
+
+    user: str | None = None
+    identity_files: tuple[str, ...] = ()
+    known_hosts: str = "~/.ssh/known_hosts"
+    connect_timeout: float = 8.0               # seconds
+    agent: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """The endpoint that clients point at (its own issue builds on this)."""
+
+    listen: str = f"127.0.0.1:{PROXY_PORT}"
+    enabled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FleetConfig:
+    """The whole of fleet.yaml."""
+
+    fleet: str = "fleet"
+    path: str = ""                             # the file it came from; "" = none
+    nodes: Mapping[str, NodeConfig] = field(default_factory=dict)
+    models: Mapping[str, ModelConfig] = field(default_factory=dict)
+    model: str = ""                            # what `up` brings up when not told
+    rpc: RpcMode = RpcMode.DIRECT
+    discovery: DiscoveryConfig = DiscoveryConfig()
+    ssh: SshConfig = SshConfig()
+    proxy: ProxyConfig = ProxyConfig()
+    refresh: float = 2.0                       # seconds between probes of a node
+    model_dirs: tuple[str, ...] = ("~/models", "~/.cache/llama.cpp", "~/.cache/quarterdeck/models", "/models",
+                                   "/opt/models", "/srv/models")
+    log_limit: int = 16 * 1024 * 1024          # bytes of one service's log, then the older half goes

@@ -1,0 +1,132 @@
+"""The pure heart: (Snapshot, Event) -> Snapshot. No clock, no I/O, one small function an event."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fleet.events import (
+    ConfigLoaded,
+    ConfigRejected,
+    DeploymentJudged,
+    DiscoveryReported,
+    Event,
+    NodeForgotten,
+    NodeFound,
+    NodeRead,
+    NodeStateChanged,
+    Noted,
+    OperationChanged,
+    QuestionAsked,
+    QuestionSettled,
+    ServicesJudged,
+)
+from fleet.model import ForeignProcess, Node, NodeState, Notice, ServiceKind, Snapshot
+
+NOTICES_KEPT = 200
+OPERATIONS_KEPT = 20
+
+
+def reduce(state: Snapshot, event: Event) -> Snapshot:
+    """The Snapshot after `event`. Equal input gives equal output; nothing is changed in place."""
+    match event:
+        case ConfigLoaded():
+            return _config_loaded(state, event)
+        case ConfigRejected(path=path, problems=problems):
+            return replace(state, config_path=path, config_problems=problems)
+        case DiscoveryReported(problems=problems):
+            return replace(state, discovery=problems)
+        case NodeFound():
+            return _node_found(state, event)
+        case NodeForgotten(name=name):
+            return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
+        case NodeStateChanged():
+            return _node_state_changed(state, event)
+        case NodeRead():
+            return _node_read(state, event)
+        case ServicesJudged(node=name, services=services):
+            node = state.nodes.get(name)
+            return state if node is None else _with_node(state, replace(node, services=services))
+        case DeploymentJudged(deployment=deployment):
+            return replace(state, deployment=deployment)
+        case OperationChanged():
+            return _operation_changed(state, event)
+        case QuestionAsked(question=question):
+            return replace(state, questions=(*state.questions, question))
+        case QuestionSettled(id=settled):
+            return replace(state, questions=tuple(q for q in state.questions if q.id != settled))
+        case Noted(at=at, at_epoch=at_epoch, severity=severity, text=text, node=node):
+            notice = Notice(at, at_epoch, severity, text, node)
+            return replace(state, notices=(*state.notices, notice)[-NOTICES_KEPT:])
+    raise TypeError(f"no such event: {event!r}")
+
+
+def _with_node(state: Snapshot, node: Node) -> Snapshot:
+    """The state with one node put in; nodes stay sorted: this machine first, then by name."""
+    nodes = {**state.nodes, node.name: node}
+    order = sorted(nodes.values(), key=lambda n: (not n.local, n.name))
+    return replace(state, nodes={n.name: n for n in order})
+
+
+def _config_loaded(state: Snapshot, event: ConfigLoaded) -> Snapshot:
+    nodes = {name: replace(node, configured=name in event.names) for name, node in state.nodes.items()}
+    return replace(state, fleet=event.fleet, config_path=event.path, config_problems=(), refresh=event.refresh,
+                   nodes=nodes)
+
+
+def _node_found(state: Snapshot, event: NodeFound) -> Snapshot:
+    node = state.nodes.get(event.name) or Node(name=event.name, since=event.at)
+    if node.state is NodeState.GONE:
+        node = replace(node, state=NodeState.SEEN, since=event.at, problem=None)
+    return _with_node(state, replace(node, addresses=event.addresses, sources=event.sources, aliases=event.aliases,
+                                     local=event.local, configured=event.configured))
+
+
+def _node_state_changed(state: Snapshot, event: NodeStateChanged) -> Snapshot:
+    node = state.nodes.get(event.name)
+    if node is None:
+        return state
+    return _with_node(state, replace(
+        node,
+        state=event.state,
+        since=node.since if node.state is event.state else event.at,
+        problem=event.problem,
+        address=event.address or node.address,
+        host_key=event.host_key or node.host_key,
+        attempts=event.attempts,
+        next_try=event.next_try,
+    ))
+
+
+def _node_read(state: Snapshot, event: NodeRead) -> Snapshot:
+    node = state.nodes.get(event.name)
+    if node is None:
+        return state
+    return _with_node(state, replace(
+        node,
+        reading=event.reading,
+        read_at=event.at,
+        round_trip=event.round_trip if event.round_trip is not None else node.round_trip,
+        foreign=_foreign(event),
+    ))
+
+
+PROGRAM_KINDS = {"ggml-rpc-server": ServiceKind.WORKER, "rpc-server": ServiceKind.WORKER,
+                 "llama-server": ServiceKind.COORDINATOR}
+
+
+def _foreign(event: NodeRead) -> tuple[ForeignProcess, ...]:
+    """Processes of engines that run and that no pid file of ours accounts for; zombies do not run."""
+    ours = {(record.pid, record.start_time) for record in event.reading.services}
+    ports = {socket.pid: socket.local_port for socket in event.reading.sockets if socket.listening and socket.pid}
+    return tuple(
+        ForeignProcess(process, PROGRAM_KINDS.get(process.argv[0].rpartition("/")[2]) if process.argv else None,
+                       ports.get(process.pid))
+        for process in event.reading.processes
+        if (process.pid, process.start_time) not in ours and not process.is_zombie
+    )
+
+
+def _operation_changed(state: Snapshot, event: OperationChanged) -> Snapshot:
+    others = tuple(o for o in state.operations if o.id != event.operation.id)
+    merged = sorted((*others, event.operation), key=lambda o: o.id)
+    return replace(state, operations=tuple(merged[-OPERATIONS_KEPT:]))

@@ -1,0 +1,1 @@
+"""Drawing only: plain rows and cells in, strips of the terminal out."""
