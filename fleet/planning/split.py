@@ -54,7 +54,8 @@ def layers_by_weight(n_layers: int, weights: Sequence[float]) -> tuple[int, ...]
     total = sum(weights)
     exact = [(n_layers + 1) * weight / total for weight in weights]
     counts = [int(share) for share in exact]
-    by_remainder = sorted((i for i, weight in enumerate(weights) if weight > 0), key=lambda i: (counts[i] - exact[i], i))
+    sharers = [i for i, weight in enumerate(weights) if weight > 0]
+    by_remainder = sorted(sharers, key=lambda i: (counts[i] - exact[i], i))
     for i in by_remainder[: n_layers + 1 - sum(counts)]:
         counts[i] += 1
     return tuple(counts)

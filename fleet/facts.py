@@ -1,0 +1,96 @@
+"""What is written beside a head's pid file, so that any Quarterdeck that comes later knows what runs and why.
+
+The truth about a running fleet lives on its nodes, never in the memory of one cockpit. What is read back from a node
+is untrusted: every field is checked, and a field that makes no sense is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from fleet.model import Share
+
+LIST_LIMIT = 64     # shares or workers in one file: llama.cpp itself takes 16
+TEXT_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRef:
+    """A worker that a head uses."""
+
+    node: str
+    service: str        # service id; "" for a worker that is not ours
+    endpoint: str       # host:port as the head dials it
+
+
+@dataclass(frozen=True, slots=True)
+class HeadFacts:
+    """What a head serves and how it was planned."""
+
+    model: str = ""
+    model_path: str = ""
+    context: int | None = None
+    workers: tuple[WorkerRef, ...] = ()
+    planned: tuple[Share, ...] = ()
+    real: tuple[Share, ...] = ()         # as verified when it was brought up
+    env: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Plain JSON values."""
+        return {
+            "model": self.model, "model_path": self.model_path, "context": self.context,
+            "workers": [asdict(worker) for worker in self.workers],
+            "planned": [asdict(share) for share in self.planned],
+            "real": [asdict(share) for share in self.real],
+            "env": dict(self.env),
+        }
+
+
+def head_facts(facts: Mapping[str, object]) -> HeadFacts:
+    """The facts of a head as a record; what cannot be understood is left out."""
+    return HeadFacts(
+        model=_text(facts.get("model")),
+        model_path=_text(facts.get("model_path")),
+        context=_count(facts.get("context")),
+        workers=tuple(WorkerRef(_text(w.get("node")), _text(w.get("service")), _text(w.get("endpoint")))
+                      for w in _mappings(facts.get("workers"))),
+        planned=_shares(facts.get("planned")),
+        real=_shares(facts.get("real")),
+        env=environment(facts),
+    )
+
+
+def environment(facts: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The environment variables that a service was started with."""
+    env = facts.get("env")
+    if not isinstance(env, Mapping):
+        return ()
+    return tuple((_text(key), _text(value)) for key, value in list(env.items())[:LIST_LIMIT])
+
+
+def _shares(value: object) -> tuple[Share, ...]:
+    return tuple(
+        Share(node=_text(s.get("node")), device=_text(s.get("device")), endpoint=_text(s.get("endpoint")),
+              fraction=_number(s.get("fraction")), layers=_count(s.get("layers")),
+              model_bytes=_count(s.get("model_bytes")), kv_bytes=_count(s.get("kv_bytes")),
+              compute_bytes=_count(s.get("compute_bytes")))
+        for s in _mappings(value))
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    if not isinstance(value, list | tuple):
+        return []
+    return [item for item in value[:LIST_LIMIT] if isinstance(item, Mapping)]
+
+
+def _text(value: object) -> str:
+    return value[:TEXT_LIMIT] if isinstance(value, str) else ""
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None

