@@ -13,6 +13,7 @@
     │   └── CommandTimeout          a command ran past its time
     ├── ServiceError                one process on a node
     │   ├── PortTaken               somebody else listens there
+    │   ├── PortClosed              nobody listens there, or nobody answers
     │   ├── StartFailed             it ended, or never answered
     │   ├── StopFailed              it would not end
     │   └── NotOurs                 pid and start time do not match what was written down
@@ -116,6 +117,12 @@ class PortTaken(ServiceError):
     """Another process listens on the port."""
 
     code = "port-taken"
+
+
+class PortClosed(ServiceError):
+    """A connection to a service was refused (code port-closed) or not answered in time (port-silent)."""
+
+    code = "port-closed"
 
 
 class StartFailed(ServiceError):

@@ -1,7 +1,8 @@
 """How the engine talks to a node: one protocol, a local and an SSH form.
 
-Whatever runs on a node is a POSIX sh script given on the standard input of `/bin/sh -s`: no login
-shell ever reads it, so fish, csh, rc files that print and non-login PATHs do not matter. Values
+Whatever runs on a node is a POSIX sh script given on the standard input of `/bin/sh` (`shell.py` says
+how): no login shell ever reads it, so fish, csh, rc files that print and non-login PATHs do not
+matter. Values
 reach a script as positional parameters through `with_arguments`, the one place where a value meets
 a shell, and it only ever quotes.
 """
@@ -78,7 +79,11 @@ class Transport(Protocol):
         ...
 
     async def open_connection(self, host: str, port: int, *, timeout: float = 5.0) -> ByteStream:
-        """A TCP connection made *from the node* to host:port."""
+        """A TCP connection made *from the node* to host:port.
+
+        Raises `PortClosed` when it is refused (code "port-closed") or not taken within `timeout`
+        ("port-silent"); a `NodeError` when the node itself does not answer.
+        """
         ...
 
     async def read_file(self, path: str, offset: int, length: int, *, timeout: float = 10.0) -> bytes:
