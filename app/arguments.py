@@ -1,0 +1,158 @@
+"""The command line's words. Only argparse here: this is all that `--help` imports."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from app.exit_codes import MEANINGS
+
+DESCRIPTION = ("Turn the machines in your home into one LLM server: stock llama.cpp over plain SSH. "
+               "Without a verb the cockpit opens.")
+DEFAULT_RATE = 2.0   # repaints a second at most: a cockpit over SSH writes up to 10 kB each
+LOWEST_RATE, HIGHEST_RATE = 0.2, 30.0
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Help of at most 100 columns. Given the width, argparse does not import shutil (and zlib, bz2, lzma)."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=28, width=_columns())
+
+
+def _columns() -> int:
+    try:
+        columns = os.get_terminal_size().columns
+    except OSError:
+        columns = 80
+    return max(40, min(columns, 100)) - 2
+
+
+class _Version(argparse.Action):
+    """Print the version and end. Reading it costs 20 ms, so that is done when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace,
+                 values: str | Sequence[object] | None, option_string: str | None = None) -> None:
+        from app.version import version
+
+        print(f"quarterdeck {version()}")
+        parser.exit()
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of times a second") from None
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise argparse.ArgumentTypeError(f"{text} is not between {LOWEST_RATE:g} and {HIGHEST_RATE:g} times a second")
+    return rate
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0.0 <= value <= 5.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 5")
+    return value
+
+
+def _epilog() -> str:
+    codes = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    return f"exit codes:\n{codes}\n\n`quarterdeck VERB --help` tells more of a verb."
+
+
+def _add_common(parser: argparse.ArgumentParser, *, json: bool) -> None:
+    """What may stand before the verb and after it. SUPPRESS: what stood before is not overwritten."""
+    parser.add_argument("--config", metavar="FILE", default=argparse.SUPPRESS,
+                        help="use this fleet.yaml")
+    parser.add_argument("--accept-new", action="store_true", default=argparse.SUPPRESS,
+                        help="accept SSH host keys that were never seen (a changed one never is)")
+    if json:
+        parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON")
+
+
+DEFAULTS = {"config": None, "accept_new": False, "json": False}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line. The result of parsing has `verb`: a name, or None for the cockpit."""
+    parser = argparse.ArgumentParser(prog="quarterdeck", description=DESCRIPTION, epilog=_epilog(),
+                                     formatter_class=_Formatter)
+    parser.set_defaults(**DEFAULTS)
+    _add_common(parser, json=True)
+    parser.add_argument("--no-ui", action="store_true", help="no cockpit: print what happens, a line each")
+    parser.add_argument("--once", action="store_true", help="with --no-ui: print one snapshot and end")
+    parser.add_argument("--up", nargs="?", const="", default=None, metavar="MODEL",
+                        help="with --no-ui: bring MODEL up (or the fleet's own) and keep it up")
+    parser.add_argument("--read-only", action="store_true", help="look, but change nothing")
+    parser.add_argument("--rate", type=_rate, default=DEFAULT_RATE, metavar="HZ",
+                        help=f"repaint the cockpit at most so often (default {DEFAULT_RATE:g})")
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and end")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", title="verbs", parser_class=argparse.ArgumentParser)
+    _add_verbs(verbs)
+    return parser
+
+
+def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    def verb(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
+        added = verbs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
+                                 formatter_class=_Formatter)
+        _add_common(added, json=json)
+        return added
+
+    demo = verb("demo", "bring a small model up on this machine alone, split over two workers")
+    demo.add_argument("--no-ui", action="store_true", default=argparse.SUPPRESS,
+                      help="no cockpit: print the steps, and say when it serves")
+    demo.add_argument("--screenshots", metavar="DIR",
+                      help="bring it up, write pictures of the cockpit into DIR, and take it down again")
+
+    init = verb("init", "write a first fleet.yaml from what can be found", json=False)
+    init.add_argument("--print", action="store_true", dest="print_only", help="print it, write nothing")
+    init.add_argument("--name", default="", metavar="NAME", help="what the fleet is called")
+    init.add_argument("-o", "--output", metavar="FILE", help="where to write it (never overwritten)")
+
+    verb("nodes", "list the machines of the fleet and those found around it")
+
+    up = verb("up", "bring a model up over the fleet")
+    up.add_argument("model", nargs="?", default="", metavar="MODEL", help="default: fleet.yaml's `model:`")
+    up.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
+    down = verb("down", "end every service of this fleet")
+    down.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
+    verb("status", "show what serves, and where the model really is")
+
+    logs = verb("logs", "print a service's log", json=False)
+    logs.add_argument("node", nargs="?", metavar="NODE", help="needed when several nodes have such a service")
+    logs.add_argument("service", metavar="SERVICE", help="as `status` shows it: coordinator-8080, worker-50052")
+    logs.add_argument("-f", "--follow", action="store_true", help="go on printing what is added")
+    logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (default 200)")
+
+    chat = verb("chat", "talk to the model that the fleet serves")
+    chat.add_argument("prompt", nargs="?", metavar="PROMPT",
+                      help="one question; `-` or a pipe: read it from standard input; without: a conversation")
+    chat.add_argument("--system", default="", metavar="TEXT", help="system message")
+    chat.add_argument("--max-tokens", type=_count, default=None, metavar="N", help="longest answer")
+    chat.add_argument("--temperature", type=_temperature, default=None, metavar="T", help="0 = always the likeliest")
+
+    for name, help_text in (("start", "start a service that ended, as it was"), ("stop", "end one service"),
+                            ("restart", "end one service and start it again")):
+        service = verb(name, help_text)
+        service.add_argument("node", metavar="NODE")
+        service.add_argument("service", metavar="SERVICE", help="as `status` shows it")
+        service.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
+    verb("doctor", "check everything that has to be right, and say what to do about the rest")
+
+    completion = verb("completion", "print a completion script for a shell", json=False)
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
