@@ -7,6 +7,7 @@ and asked.
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import os
 import re
@@ -107,13 +108,16 @@ class Flags:
 
     flags: tuple[Flag, ...] = ()
     _by_name: dict[str, Flag] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _removed: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for flag in self.flags:
-            if _REMOVED in flag.text:     # listed only to say what took its place
-                continue
+            removed, _, instead = flag.text.partition(_REMOVED)
             for name in flag.names:
-                self._by_name.setdefault(name, flag)
+                if instead or removed != flag.text:     # listed only to say what took its place
+                    self._removed.setdefault(name, instead.strip(" ."))
+                else:
+                    self._by_name.setdefault(name, flag)
 
     @classmethod
     def parse(cls, help_text: str) -> Flags:
@@ -143,6 +147,13 @@ class Flags:
     def first(self, *names: str) -> str | None:
         """The first of several names that the program knows: one wish, spelled by build."""
         return next((name for name in names if name in self._by_name), None)
+
+    def suggestion(self, name: str) -> str:
+        """What to write instead of an option that is not there: a sentence, or ""."""
+        if instead := self._removed.get(name):
+            return f"It was removed: {instead}."
+        close = difflib.get_close_matches(name, self._by_name, n=1, cutoff=0.7)
+        return f"Did you mean {close[0]}?" if close else ""
 
     def takes_value(self, name: str) -> bool:
         """Whether `name` wants a value after it (older builds' `-fa` is a switch)."""
