@@ -40,6 +40,9 @@ _NAMES: tuple[tuple[LinkKind, re.Pattern[str]], ...] = (
         r"(e(th|n|m)|lan|bond|team|br\d|vmbr|bridge\d$|ib|usb|p\d+p\d+|thunderbolt|macvlan|macvtap|igb|igc|ixl?\d|re\d|bge|vmx)")),
 )
 
+_HOST = re.compile(r"[^\W_]([\w.-]{0,252}[\w.])?")           # letters of any script: names of mDNS are UTF-8
+_ALL_DIGITS = re.compile(r"[0-9.]+")                       # meant as an IPv4 address
+
 _ORDER = {kind: place for place, kind in enumerate((
     LinkKind.LOOPBACK, LinkKind.WIRED, LinkKind.WIFI, LinkKind.VPN, LinkKind.LINK_LOCAL, LinkKind.UNKNOWN,
     LinkKind.CONTAINER))}
@@ -178,3 +181,24 @@ def _key(address: Address) -> tuple[object, ...]:
 
 def _unscoped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
     return IPv6Address(int(address)) if isinstance(address, IPv6Address) else address
+
+
+def split_host_port(text: str) -> tuple[str, int | None] | None:
+    """Host and port of "host", "host:port", "10.0.0.1:22", "fe80::1%eth0" or "[fe80::1%eth0]:22".
+
+    None where it is none of these: a user, a path, a space, a port out of range.
+    """
+    if parse_ip(text) is not None:
+        return text.strip().removeprefix("[").removesuffix("]"), None
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        host, port = text, ""
+    number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else None
+    if colon and (number is None or not 1 <= number <= 65535):
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        ip = parse_ip(host)
+        return (host[1:-1], number) if ip is not None and ip.version == 6 else None
+    if _HOST.fullmatch(host) and (not _ALL_DIGITS.fullmatch(host) or parse_ip(host) is not None):
+        return host, number
+    return None
