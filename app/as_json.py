@@ -15,7 +15,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import TypeAlias
 
-from fleet.text import without_secrets
+from fleet.text import hidden_values, without_secrets
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -50,6 +50,8 @@ def plain(value: object) -> Json:
 def _field(name: str, value: object) -> Json:
     if name == "argv" and isinstance(value, (list, tuple)):
         return list(without_secrets([str(item) for item in value]))
+    if name == "env" and isinstance(value, Mapping):
+        return plain(hidden_values({str(key): str(item) for key, item in value.items()}))
     return plain(value)
 
 

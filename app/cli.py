@@ -38,21 +38,7 @@ def dispatch(options: argparse.Namespace) -> int:
         raise BadUsage("--read-only and --up do not go together.", "Leave one of them out.")
     if options.no_ui or options.once or options.up is not None:
         return import_module("app.headless").run(options)
-    if reason := cockpit_impossible():
-        from app.output import note
-
-        note(f"{reason}: running without the cockpit, as with --no-ui")
-        return import_module("app.headless").run(options)
     return import_module("app.open_cockpit").run(options)
-
-
-def cockpit_impossible() -> str:
-    """Why no cockpit can be shown here; "" when it can."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        return "no terminal"
-    if os.environ.get("TERM", "") in ("", "dumb"):
-        return f"TERM={os.environ.get('TERM', '')} cannot show a screen"
-    return ""
 
 
 def guarded(work: Callable[[], int], options: argparse.Namespace) -> int:

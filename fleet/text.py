@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # C0 and C1 controls (a terminal obeys both), line and paragraph separators, the bidirectional marks that
 # reorder what is read, and lone surrogates, which no output encoding takes.
@@ -11,6 +11,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _SECRET_FLAG = re.compile(r"--?[a-z-]*(api-key|token|password|secret)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(--?[a-z-]*(?:api-key|token|password|secret))=.*", re.IGNORECASE | re.DOTALL)
+_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORT_SECRET_FLAGS = frozenset({"-hft"})  # llama-server's short form of --hf-token
 HIDDEN = "***"
 
@@ -51,3 +52,8 @@ def without_secrets(argv: Sequence[str]) -> tuple[str, ...]:
         shown.append(_SECRET_VALUE.sub(rf"\1={HIDDEN}", argument))
         hide_next = argument in _SHORT_SECRET_FLAGS or bool(_SECRET_FLAG.match(argument))
     return tuple(shown)
+
+
+def hidden_values(env: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables with the values of those that are named like secrets replaced by `***`."""
+    return {name: HIDDEN if _SECRET_NAME.search(name) else value for name, value in env.items()}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.text import HIDDEN, visible, without_secrets
+from fleet.text import HIDDEN, hidden_values, visible, without_secrets
 
 
 def test_escape_sequences_are_written_out():
@@ -46,3 +46,8 @@ def test_the_result_holds_nothing_that_a_terminal_obeys(text):
 ])
 def test_secrets_of_a_command_line_are_hidden(argv, shown):
     assert without_secrets(argv) == shown
+
+
+def test_secrets_of_an_environment_are_hidden():
+    shown = hidden_values({"HF_TOKEN": "s3cret", "LLAMA_API_KEY": "s3cret", "CUDA_VISIBLE_DEVICES": "1"})
+    assert shown == {"HF_TOKEN": HIDDEN, "LLAMA_API_KEY": HIDDEN, "CUDA_VISIBLE_DEVICES": "1"}
