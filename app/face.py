@@ -1,0 +1,62 @@
+"""What the faces need of the engine. `fleet.engine.Engine` has this shape; tests script their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from fleet.runtimes.head_http import HeadClient
+
+    from fleet.config.schema import FleetConfig
+    from fleet.events import Command
+    from fleet.model import Operation, Snapshot
+
+
+class EngineFace(Protocol):
+    """One fleet, watched and acted on."""
+
+    @property
+    def latest(self) -> Snapshot:
+        """All that is known now."""
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of `latest`."""
+
+    @property
+    def config(self) -> FleetConfig:
+        """What is in force."""
+
+    async def changed(self, since: int) -> int:
+        """Wait until `version` is above `since`; gives it."""
+
+    async def run(self) -> None:
+        """Watch the fleet until cancelled. Services keep running."""
+
+    async def settled(self, timeout: float) -> bool:
+        """Wait until every known node was read, or failed, once; False when time was up first."""
+
+    def submit(self, command: Command) -> int:
+        """Begin to do something; the operation of that id appears in `latest`."""
+
+    async def outcome(self, operation_id: int) -> Operation:
+        """Wait for an operation to end."""
+
+    def cancel(self, operation_id: int) -> None:
+        """Ask an operation to stop; what it had done is undone."""
+
+    async def plan(self, command: Command) -> Operation:
+        """What would be done, and nothing done: PLANNED, or REFUSED with the reason."""
+
+    async def reload(self) -> Sequence[str]:
+        """Read the configuration again; problems, () when the new one is in force."""
+
+    def log_lines(self, node: str, service: str, *, tail: int = 200, follow: bool = True) -> AsyncIterator[str]:
+        """The last lines of a service's log, then those that come."""
+
+    def head_client(self) -> HeadClient | None:
+        """Talks to what serves; None when nothing does."""
+
+
+MakeEngine: TypeAlias = Callable[[], EngineFace]
