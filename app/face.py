@@ -28,6 +28,9 @@ class EngineFace(Protocol):
     def config(self) -> FleetConfig:
         """What is in force."""
 
+    def clock(self) -> float:
+        """The clock of every time in `latest`, in seconds."""
+
     async def changed(self, since: int) -> int:
         """Wait until `version` is above `since`; gives it."""
 

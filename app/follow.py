@@ -9,8 +9,8 @@ from typing import TextIO
 
 from app.exit_codes import ExitCode
 from app.face import EngineFace
-from app.figures import duration, share
 from app.output import TransientLine, note
+from app.present.units import duration, percent
 from fleet.model import Operation, OperationState, StepRecord, StepState
 from fleet.text import visible
 
@@ -45,7 +45,7 @@ def step_line(step: StepRecord) -> str:
 
 def running_line(step: StepRecord, now_done: int, of: int) -> str:
     """The step that runs, for a line that is written over."""
-    progress = f" {share(step.progress)}" if step.progress is not None else ""
+    progress = f" {percent(step.progress)}" if step.progress is not None else ""
     about = f": {step.detail}" if step.detail else ""
     return f"[{now_done + 1}/{of}] {step.title}{progress}{about}"
 
@@ -120,7 +120,7 @@ class StepLines:
             quarter = int(step.progress * QUARTERS)
             if 0 < quarter < QUARTERS and quarter > self._quarter.get(index, 0):
                 self._quarter[index] = quarter
-                self._put(f"{step_line(step)} {share(step.progress)}")
+                self._put(f"{step_line(step)} {percent(step.progress)}")
 
 
 async def follow(engine: EngineFace, operation_id: int, put: Callable[[str], None],

@@ -1,0 +1,129 @@
+"""`quarterdeck status`: what serves, and where the model was planned and really is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from app.as_json import SCHEMA, Json, plain, to_text
+from app.engines import engine_maker
+from app.exit_codes import ExitCode
+from app.face import EngineFace
+from app.output import put, table
+from app.present.units import UNKNOWN, percent, size, span
+from app.session import run_to_end, watching
+from app.which_fleet import WhichFleet, which_fleet
+from fleet.model import Deployment, DeploymentState, Placement, Service, Share, Snapshot
+from fleet.text import visible
+
+ANSWERS = frozenset({DeploymentState.SERVING, DeploymentState.DEGRADED})
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the fleet, print what it serves. Exit code 0 when a model answers, 4 when none does."""
+    which = which_fleet(options, demo_counts=True)
+    return run_to_end(lambda: _status(options, which))
+
+
+async def _status(options: argparse.Namespace, which: WhichFleet) -> int:
+    async with watching(engine_maker(which, options)) as engine:
+        await head_judged(engine)
+        snapshot, now = engine.latest, engine.clock()
+    put(to_text(status_json(snapshot, now)) if options.json else "\n".join(status_lines(snapshot, now)))
+    return ExitCode.OK if snapshot.deployment.state in ANSWERS else ExitCode.NOT_THERE
+
+
+def status_json(snapshot: Snapshot, now: float) -> dict[str, Json]:
+    """The same as data: the deployment, and every service with its node."""
+    return {
+        "schema": SCHEMA,
+        "clock": now,
+        "fleet": snapshot.fleet,
+        "config": snapshot.config_path,
+        "deployment": plain(snapshot.deployment),
+        "devices": [plain(row) for row in device_rows(snapshot.deployment.placement)],
+        "services": [plain(service) for service in _services(snapshot)],
+        "nodes": {name: plain({"state": node.state, "problem": node.problem}) for name, node in snapshot.nodes.items()},
+    }
+
+
+def device_rows(placement: Placement) -> list[dict[str, object]]:
+    """Planned and real beside each other, one row a device; None where one side knows nothing of it."""
+    def key(item: Share) -> tuple[str, str]:
+        return item.node, item.device
+
+    planned, real = ({key(item): item for item in side} for side in (placement.planned, placement.real))
+    return [{"node": node, "device": device,
+             "endpoint": next((s.endpoint for s in (planned.get((node, device)), real.get((node, device))) if s), ""),
+             "planned": planned.get((node, device)), "real": real.get((node, device))}
+            for node, device in dict.fromkeys((*planned, *real))]
+
+
+def status_lines(snapshot: Snapshot, now: float) -> list[str]:
+    """The whole answer as text."""
+    lines = [_headline(snapshot.deployment, snapshot.fleet, now)]
+    if problem := snapshot.deployment.problem:
+        lines += [f"  {visible(problem.what)}", *([f"  {visible(problem.remedy)}"] if problem.remedy else [])]
+    if services := _services(snapshot):
+        lines += ["", *table(("NODE", "SERVICE", "STATE", "SINCE", "PORT", "PID", "WHAT"),
+                             [_service_row(service, now) for service in services], right=frozenset({4, 5}))]
+    placement = snapshot.deployment.placement
+    if placement.planned or placement.real:
+        lines += ["", f"placement: {placement.state.value}", *placement_table(placement)]
+        if placement.problem and placement.problem != snapshot.deployment.problem:
+            lines += [visible(placement.problem.what), f"  {visible(placement.problem.remedy)}"]
+    for node in snapshot.nodes.values():
+        if node.problem and node.configured:
+            lines += ["", f"{visible(node.name)} is {node.state.value}: {visible(node.problem.what)}"]
+    return lines
+
+
+def placement_table(placement: Placement) -> list[str]:
+    """Where the bytes were planned and where they are."""
+    headers = ("NODE", "DEVICE", "WORKER", "SHARE", "LAYERS", "MODEL", "", "KV", "", "COMPUTE")
+    rows = []
+    for row in device_rows(placement):
+        planned, real = row["planned"] or Share("", ""), row["real"] or Share("", "")
+        rows.append((row["node"], row["device"], row["endpoint"] or "in the head", percent(planned.fraction),
+                     _pair(planned.layers, real.layers), size(planned.model_bytes), f"-> {size(real.model_bytes)}",
+                     size(planned.kv_bytes), f"-> {size(real.kv_bytes)}", size(real.compute_bytes)))
+    return ["  (planned -> real)", *table(headers, rows, right=frozenset({3, 4, 5, 7, 9}), indent="  ")]
+
+
+def _pair(planned: int | None, real: int | None) -> str:
+    if real is None or planned == real:
+        return UNKNOWN if planned is None else str(planned)
+    return f"{UNKNOWN if planned is None else planned} -> {real}"
+
+
+def _headline(deployment: Deployment, fleet: str, now: float) -> str:
+    if deployment.state is DeploymentState.DOWN:
+        return f"{visible(fleet)}: nothing serves"
+    model = visible(deployment.model or "a model")
+    since = span(now - deployment.since)
+    text = f"{visible(fleet)}: {model} is {deployment.state.value} (for {since})"
+    if deployment.state in ANSWERS:
+        text += f" at {visible(deployment.endpoint)}, head on {visible(deployment.head)}"
+        text += f", context {deployment.context}" if deployment.context else ""
+    return text
+
+
+def _services(snapshot: Snapshot) -> list[Service]:
+    return [service for node in snapshot.nodes.values() for service in node.services]
+
+
+def _service_row(service: Service, now: float) -> tuple[str, ...]:
+    record = service.record
+    what = service.detail or (service.problem.what if service.problem else "")
+    return (service.node, record.id, service.state.value, span(now - service.since), str(record.port),
+            str(record.pid), visible(what, limit=60))
+
+
+async def head_judged(engine: EngineFace, timeout: float = 3.0) -> None:
+    """A head that lives is "starting" until its first answer was read: wait for that, but not long."""
+    try:
+        async with asyncio.timeout(timeout):
+            while engine.latest.deployment.state is DeploymentState.STARTING:
+                await engine.changed(engine.version)
+    except TimeoutError:
+        return
