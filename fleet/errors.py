@@ -114,9 +114,15 @@ class ServiceError(FleetError):
 
 
 class PortTaken(ServiceError):
-    """Another process listens on the port."""
+    """Another process listens on the port: `pid` and `program`, where the node tells."""
 
     code = "port-taken"
+
+    def __init__(self, what: str, remedy: str = "", *, pid: int | None = None, program: str = "",
+                 code: str | None = None) -> None:
+        super().__init__(what, remedy, code=code)
+        self.pid = pid
+        self.program = program
 
 
 class PortClosed(ServiceError):
@@ -126,9 +132,19 @@ class PortClosed(ServiceError):
 
 
 class StartFailed(ServiceError):
-    """The process ended while it was starting, or never answered."""
+    """The process ended while it was starting, or never answered.
+
+    `exit_status` is the shell's (128 + signal), None when it never ran or still does; `log_tail`
+    the last lines that it wrote.
+    """
 
     code = "start-failed"
+
+    def __init__(self, what: str, remedy: str = "", *, exit_status: int | None = None, log_tail: str = "",
+                 code: str | None = None) -> None:
+        super().__init__(what, remedy, code=code)
+        self.exit_status = exit_status
+        self.log_tail = log_tail
 
 
 class StopFailed(ServiceError):
