@@ -17,6 +17,7 @@
     │   ├── StartFailed             it ended, or never answered
     │   ├── StopFailed              it would not end
     │   └── NotOurs                 pid and start time do not match what was written down
+    ├── ModelFileError              a file is no GGUF that can be read
     ├── PlanRefused                 a plan cannot work on this fleet: nothing was started
     └── OperationFailed             a step failed: what was done has been undone
 
@@ -157,6 +158,12 @@ class NotOurs(ServiceError):
     """The pid is there, but its start time says that it is another process."""
 
     code = "not-ours"
+
+
+class ModelFileError(FleetError):
+    """A model file is not what it should be: no GGUF, damaged, or of a kind that llama.cpp does not load."""
+
+    code = "model-file"
 
 
 class PlanRefused(FleetError):
