@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fleet.config.fields import Form, Notes, closest, join
+from fleet.config.form import Form, Notes, closest, join
 from fleet.config.marks import Mapping, Sequence, Value
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role
 from fleet.discovery.addresses import parse_ip, split_host_port

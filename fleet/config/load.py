@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet.config import marks, sections
 from fleet.config.crosscheck import crosscheck
-from fleet.config.fields import Form, Notes
+from fleet.config.form import Form, Notes
 from fleet.config.schema import FleetConfig
 from fleet.errors import ConfigError
 

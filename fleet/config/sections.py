@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from fleet.config.fields import (
-    Form,
-    Section,
     boolean,
     choice,
     environment,
@@ -18,6 +16,7 @@ from fleet.config.fields import (
     word,
     words,
 )
+from fleet.config.form import Form, Section
 from fleet.config.marks import Mapping, Scalar, Sequence
 from fleet.config.schema import (
     HEAD_PORT,
