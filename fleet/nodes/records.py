@@ -143,7 +143,7 @@ class _Block:
                 word, _, rest = line.partition(" ")
                 if word == "state":
                     state = rest
-                elif word == "exit" and (number := _whole(rest, 255)) is not None:
+                elif word == "exit" and (number := _whole(rest.strip(), 255)) is not None:
                     exit_status = number
                 elif word == "log" and (number := _whole(rest, 2**62)) is not None:
                     log_size = number
