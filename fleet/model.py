@@ -176,6 +176,7 @@ class Process:
     rss: int = 0
     user: str = ""
     cpu_seconds: float | None = None      # used so far: tells a stalled load from a slow one
+    parent: int = 0                       # pid of its parent, 0 = unknown: a wrapper's child is the wrapper's
 
     @property
     def is_zombie(self) -> bool:
@@ -309,6 +310,7 @@ class ForeignProcess:
     process: Process
     kind: ServiceKind | None              # None: an engine that we do not start (ollama, vllm ...)
     port: int | None = None
+    bind: str = ""                        # the address that it listens on
 
 
 # ---------------------------------------------------------------------------------------------
@@ -466,6 +468,7 @@ class Operation:
     started: float = 0.0
     ended: float | None = None
     problem: Problem | None = None        # why it failed or was refused
+    remarks: tuple[str, ...] = ()         # what to know before it runs: nodes left out, requests that end
 
 
 # ---------------------------------------------------------------------------------------------
