@@ -12,6 +12,7 @@ from app.present.units import UNKNOWN, size
 from app.session import run_to_end, watching
 from app.which_fleet import WhichFleet, which_fleet
 from fleet.model import DeviceKind, Node, Snapshot
+from fleet.runtimes.binaries import build_label
 from fleet.text import visible
 
 HEADERS = ("NODE", "STATE", "SYSTEM", "CORES", "MEMORY", "DEVICES", "LLAMA.CPP", "ADDRESS", "FOUND BY")
@@ -58,7 +59,6 @@ def node_row(node: Node) -> tuple[str, ...]:
     if reading is None:
         return (node.name, node.state.value, "", "", "", "", "", where, ", ".join(node.sources))
     devices = ", ".join(f"{d.name} {size(d.memory_total)}" for d in reading.devices if d.kind is not DeviceKind.CPU)
-    builds = sorted({f"b{b.build}" if b.build and b.build > 1 else (b.commit or "unknown build")
-                     for b in reading.binaries})
+    builds = sorted({build_label(binary) for binary in reading.binaries})
     return (node.name, node.state.value, f"{reading.os} {reading.arch}", str(reading.cpu.threads or UNKNOWN),
             size(reading.memory.total), devices or "CPU", ", ".join(builds) or "none", where, ", ".join(node.sources))
