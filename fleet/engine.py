@@ -1,0 +1,300 @@
+"""The engine: watches every node, keeps one Snapshot, runs one operation at a time. It knows no user interface.
+
+Faces read `latest` whenever they like, wait for news with `changed`, and ask for deeds with `submit`. Nothing here
+ever waits for a face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from fleet.chronicle import notices
+from fleet.config.load import ConfigErrors, load
+from fleet.config.schema import FleetConfig
+from fleet.desk import QuestionDesk
+from fleet.discovery.finder import Finder
+from fleet.discovery.identity import KnownNode
+from fleet.errors import NodeUnreachable
+from fleet.events import (
+    Command,
+    ConfigLoaded,
+    ConfigRejected,
+    DeploymentJudged,
+    Event,
+    NodeForgotten,
+    NodeFound,
+    NodeRead,
+    NodeStateChanged,
+    Noted,
+    ServicesJudged,
+)
+from fleet.judge import judge_deployment, judge_services
+from fleet.model import NodeReading, NodeState, Operation, Problem, Severity, Snapshot
+from fleet.nodes.connect import opener, reader
+from fleet.nodes.supervisor import Supervisor
+from fleet.nodes.transport import Transport
+from fleet.nodes.watcher import NodeWatcher
+from fleet.operations.desk import OperationDesk
+from fleet.operations.head_steps import client_of
+from fleet.planning.choose import node_config
+from fleet.reduce import reduce
+from fleet.runtimes.head_http import HeadClient
+from fleet.runtimes.witness import Witness
+
+DISCOVERY_GRACE = 1.5   # seconds: a whole fleet has answered by mDNS within 0.2 s (30 nodes), 1.3 s on a busy machine
+TAIL_BYTES = 256 * 1024
+
+
+class Engine:
+    """One fleet, watched and worked on. `run()` must be running for anything to happen."""
+
+    def __init__(self, config: FleetConfig, *, config_path: Path | None = None, accept_new: bool = False,
+                 interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
+                 clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self.clock = clock
+        self.version = 0
+        self.latest = Snapshot(fleet=config.fleet, config_path=config.path, refresh=config.refresh)
+        self._epoch = epoch
+        self._config_path = config_path
+        self._accept_new = accept_new
+        self._only_nodes = only_nodes
+        self._discover = discover
+        self._news = asyncio.Event()
+        self._watchers: dict[str, tuple[NodeWatcher, asyncio.Task[None]]] = {}
+        self._desk = QuestionDesk(self.emit, clock, somebody_there=interactive)
+        self._finder = Finder(config, emit=self._on_sighting, clock=clock)
+        self._witness = Witness(self, self._judge)
+        self._operations = OperationDesk(self, self.emit)
+        self._started = asyncio.Event()
+        self._looked_around = asyncio.Event()
+
+    # --- what faces use --------------------------------------------------------------------------
+
+    async def changed(self, since: int) -> int:
+        """Wait until `version` is past `since`; gives the version."""
+        while self.version <= since:
+            await self._news.wait()
+        return self.version
+
+    async def run(self) -> None:
+        """Watch until cancelled. An operation under way is then undone first; services on nodes run on."""
+        self.emit(ConfigLoaded(self.clock(), self.config.fleet, self.config.path, tuple(self.config.nodes),
+                               self.config.refresh))
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.shield(watching)
+        finally:
+            await self._operations.close()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def settled(self, timeout: float) -> bool:
+        """Wait until every node that is watched was read once, or has failed once; False when time ran out first."""
+        try:
+            async with asyncio.timeout(timeout):
+                await self._started.wait()
+                if not self.config.nodes:
+                    await self._looked_around.wait()
+                while waiting := [w for w, _ in self._watchers.values() if not w.tried.is_set()]:
+                    await waiting[0].tried.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def submit(self, command: Command) -> int:
+        """Have a command carried out; gives the number of its operation, which shows up in `latest.operations`."""
+        return self._operations.submit(command)
+
+    async def outcome(self, operation_id: int) -> Operation:
+        """The operation, when it is over."""
+        return await self._operations.outcome(operation_id)
+
+    def cancel(self, operation_id: int) -> None:
+        """Stop an operation; what it did is undone."""
+        self._operations.cancel(operation_id)
+
+    async def plan(self, command: Command) -> Operation:
+        """What a command would do: an operation in state PLANNED, or REFUSED with its reason. Nothing is done."""
+        return await self._operations.preview(command)
+
+    def answer(self, question_id: int, answer: str | None) -> None:
+        """Answer a question; None = no."""
+        self._desk.answer(question_id, answer)
+
+    async def reload(self) -> tuple[str, ...]:
+        """Read fleet.yaml again. Problems are given back and the old one stays in force; () = the new one is."""
+        if self._config_path is None:
+            return ()
+        try:
+            config = await asyncio.to_thread(load, self._config_path)
+        except ConfigErrors as error:
+            self.emit(ConfigRejected(self.clock(), str(self._config_path), error.problems))
+            return error.problems
+        changed = {name for name in {*self.config.nodes, *config.nodes}
+                   if self.config.nodes.get(name) != config.nodes.get(name) or self.config.ssh != config.ssh}
+        self.config = config
+        for name in changed:
+            self._unwatch(name)
+        self._finder.reconfigure(config)
+        self.emit(ConfigLoaded(self.clock(), config.fleet, config.path, tuple(config.nodes), config.refresh))
+        for name in tuple(self.latest.nodes):
+            self._watch_if_wanted(name)
+        return ()
+
+    def add_node(self, address: str) -> None:
+        """Take a machine in by hand: "host", "user@host:port" or an alias of ~/.ssh/config.
+
+        Raises:
+            FleetError: that is no address.
+        """
+        self._finder.add(address)
+
+    def connect(self, node: str) -> None:
+        """Try a node now: one that was only found, or one that waits for its next try."""
+        if node in self._watchers:
+            self._watchers[node][0].kick()
+        elif node in self.latest.nodes:
+            self._watch_node(node)
+
+    async def log_lines(self, node: str, service: str, *, tail: int = 200,
+                        follow: bool = True) -> AsyncIterator[str]:
+        """The last `tail` lines of a service's log, then those that come."""
+        supervisor = self.supervisor(node)
+        if not follow:
+            chunk = await supervisor.read_log(service, limit=TAIL_BYTES)
+            for line in chunk.text.splitlines()[-tail:]:
+                yield line
+            return
+        async for line in supervisor.follow_log(service, tail=tail):
+            yield line
+
+    def head_client(self) -> HeadClient | None:
+        """A client of what serves now; None when nothing does."""
+        return client_of(self, self.latest.deployment)
+
+    # --- what operations use (`Hands`) -----------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The newest Snapshot."""
+        return self.latest
+
+    def transport(self, node: str) -> Transport:
+        """A connected transport, or the `NodeError` that says why there is none."""
+        watcher = self._watchers[node][0] if node in self._watchers else None
+        if watcher is None or watcher.transport is None:
+            raise (watcher.error if watcher else None) or NodeUnreachable(
+                f"{node} is not connected.", "Wait until it is up; `quarterdeck nodes` says why it is not.")
+        return watcher.transport
+
+    def supervisor(self, node: str) -> Supervisor:
+        """Who starts and stops processes on a node."""
+        known = self.latest.nodes.get(node)
+        state_dir = node_config(self.config, known).state_dir if known else ""
+        return Supervisor(self.transport(node), state_dir)
+
+    def known(self, name: str) -> KnownNode | None:
+        """What the sources say of a node: user, key files, hops."""
+        return self._finder.known(name)
+
+    async def reread(self, node: str) -> NodeReading:
+        """Probe a node now, all of it."""
+        if node not in self._watchers:
+            raise NodeUnreachable(f"{node} is not connected.", "`quarterdeck nodes` lists what there is.")
+        return await self._watchers[node][0].reread()
+
+    # --- events ----------------------------------------------------------------------------------
+
+    def emit(self, event: Event) -> None:
+        """Take an event in; whoever waits is woken when it changed anything."""
+        before = self.latest
+        self.latest = reduce(before, event)
+        for severity, text, node in notices(before, self.latest):
+            self.latest = reduce(self.latest, Noted(self.clock(), self._epoch(), severity, text, node))
+        if self.latest is not before and self.latest != before:
+            self.version += 1
+            self._news.set()
+            self._news = asyncio.Event()
+        if isinstance(event, NodeRead | NodeStateChanged):
+            self._judge(event.name)
+            self._witness.look(event.name)
+        if isinstance(event, NodeRead):
+            self._identify(event.name, event.reading)
+
+    def _judge(self, name: str) -> None:
+        """Services of a node, then the deployment, by all evidence there is now."""
+        node, now = self.latest.nodes.get(name), self.clock()
+        if node is None:
+            return
+        services = judge_services(node, self._witness.evidence, now)
+        if services != node.services:
+            self.emit(ServicesJudged(now, name, services))
+        deployment = judge_deployment(self.latest.nodes, self._witness.evidence, self.latest.deployment, now)
+        if deployment != self.latest.deployment:
+            self.emit(DeploymentJudged(now, deployment))
+
+    def _identify(self, name: str, reading: NodeReading) -> None:
+        node = self.latest.nodes.get(name)
+        if node is not None:
+            self._finder.identify(name, node.address, node.host_key, reading.machine_id, reading.hostname)
+
+    def _on_sighting(self, event: NodeFound | NodeForgotten | Event) -> None:
+        self.emit(event)
+        if isinstance(event, NodeForgotten):
+            self._unwatch(event.name)
+        if isinstance(event, NodeFound):
+            self._watch_if_wanted(event.name)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            self._finder.start_known()
+            self._started.set()
+            try:
+                if self._discover:
+                    group.create_task(self._finder.run())
+                    await asyncio.sleep(DISCOVERY_GRACE)
+                self._looked_around.set()
+                await asyncio.Event().wait()
+            finally:
+                for _, task in self._watchers.values():
+                    task.cancel()
+                await self._witness.close()
+
+    def _watch_if_wanted(self, name: str) -> None:
+        """Connect to this machine and to what fleet.yaml names; to what was found only where no file names nodes."""
+        node = self.latest.nodes.get(name)
+        if node is None or name in self._watchers:
+            return
+        if self._only_nodes is not None and name not in self._only_nodes:
+            return
+        if node.local or node.configured or not self.config.nodes or "by hand" in node.sources:
+            self._watch_node(name)
+
+    def _watch_node(self, name: str) -> None:
+        watcher = NodeWatcher(name, opener(self, name, self._desk.ask, accept_new=self._accept_new),
+                              reader(self, name), refresh=lambda: self.config.refresh, clock=self.clock,
+                              emit=self.emit)
+        self._watchers[name] = watcher, self._group.create_task(self._guard(watcher))
+
+    async def _guard(self, watcher: NodeWatcher) -> None:
+        """A fault of ours in watching one node must not end the others; it is said, and that node is marked."""
+        try:
+            await watcher.run()
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = Problem("internal", f"Quarterdeck made a mistake while watching {watcher.name}: "
+                              f"{type(error).__name__}: {error}.", "Please report it, with the log.")
+            self.emit(NodeStateChanged(self.clock(), watcher.name, NodeState.BROKEN, problem))
+            self.emit(Noted(self.clock(), self._epoch(), Severity.ERROR, problem.what, watcher.name))
+            watcher.tried.set()
+
+    def _unwatch(self, name: str) -> None:
+        if name in self._watchers:
+            self._watchers.pop(name)[1].cancel()
+
+
