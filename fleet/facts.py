@@ -34,7 +34,6 @@ class HeadFacts:
     workers: tuple[WorkerRef, ...] = ()
     planned: tuple[Share, ...] = ()
     real: tuple[Share, ...] = ()         # as verified when it was brought up
-    env: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -43,7 +42,6 @@ class HeadFacts:
             "workers": [asdict(worker) for worker in self.workers],
             "planned": [asdict(share) for share in self.planned],
             "real": [asdict(share) for share in self.real],
-            "env": dict(self.env),
         }
 
 
@@ -57,16 +55,7 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
                       for w in _mappings(facts.get("workers"))),
         planned=_shares(facts.get("planned")),
         real=_shares(facts.get("real")),
-        env=environment(facts),
     )
-
-
-def environment(facts: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """The environment variables that a service was started with."""
-    env = facts.get("env")
-    if not isinstance(env, Mapping):
-        return ()
-    return tuple((_text(key), _text(value)) for key, value in list(env.items())[:LIST_LIMIT])
 
 
 def _shares(value: object) -> tuple[Share, ...]:

@@ -117,13 +117,16 @@ PROGRAM_KINDS = {"ggml-rpc-server": ServiceKind.WORKER, "rpc-server": ServiceKin
 def _foreign(event: NodeRead) -> tuple[ForeignProcess, ...]:
     """Processes of engines that run and that no pid file of ours accounts for; zombies do not run."""
     ours = {(record.pid, record.start_time) for record in event.reading.services}
-    ports = {socket.pid: socket.local_port for socket in event.reading.sockets if socket.listening and socket.pid}
-    return tuple(
-        ForeignProcess(process, PROGRAM_KINDS.get(process.argv[0].rpartition("/")[2]) if process.argv else None,
-                       ports.get(process.pid))
-        for process in event.reading.processes
-        if (process.pid, process.start_time) not in ours and not process.is_zombie
-    )
+    listening = {socket.pid: socket for socket in event.reading.sockets if socket.listening and socket.pid}
+    foreign = []
+    for process in event.reading.processes:
+        if (process.pid, process.start_time) in ours or process.is_zombie:
+            continue
+        kind = PROGRAM_KINDS.get(process.argv[0].rpartition("/")[2]) if process.argv else None
+        socket = listening.get(process.pid)
+        foreign.append(ForeignProcess(process, kind, socket.local_port if socket else None,
+                                      socket.local_host if socket else ""))
+    return tuple(foreign)
 
 
 def _operation_changed(state: Snapshot, event: OperationChanged) -> Snapshot:

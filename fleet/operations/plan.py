@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fleet.errors import FleetError, OperationFailed
 from fleet.model import Operation, OperationState, Problem, StepRecord, StepState
@@ -52,12 +52,12 @@ class Plan:
     title: str
     steps: tuple[Step, ...] = ()
     node: str = ""
-    remarks: tuple[str, ...] = field(default=())   # what the user should know before it runs
+    remarks: tuple[str, ...] = ()   # what the user should know before it runs
 
     def as_operation(self, number: int, state: OperationState = OperationState.PLANNED) -> Operation:
         """The Plan as the screens show it, before anything was done."""
         return Operation(number, self.kind, self.title, state,
-                         tuple(StepRecord(step.title, step.node) for step in self.steps))
+                         tuple(StepRecord(step.title, step.node) for step in self.steps), remarks=self.remarks)
 
 
 class Runner:

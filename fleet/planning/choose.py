@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
 from fleet.errors import PlanRefused
 from fleet.model import Binary, DeviceKind, ModelFile, Node, NodeState, Snapshot
+from fleet.runtimes.binaries import same_build
 
 HEAD_PROGRAM = "llama-server"
 WORKER_PROGRAM = "ggml-rpc-server"
@@ -188,9 +189,7 @@ def _workers_of(node: Node, config: FleetConfig, head_binary: Binary, left_out: 
 def _matching_worker(node: Node, head: Binary) -> Binary | None:
     """Of several worker programs on a node, the one that lies beside a llama-server of the head's own commit."""
     programs = _programs(node, WORKER_PROGRAM)
-    same = [b for b in programs if b.commit and head.commit and
-            (b.commit.startswith(head.commit) or head.commit.startswith(b.commit))]
-    return _first(same) or _first(programs)
+    return _first([b for b in programs if same_build(b, head)]) or _first(programs)
 
 
 def _programs(node: Node, program: str) -> list[Binary]:

@@ -1,0 +1,86 @@
+"""From a node's name to a connection and a reading: what fleet.yaml, discovery and the engine know, put together."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fleet.config.schema import HEAD_PORT, HEAD_PORT_BEHIND_PROXY, PROXY_PORT, WORKER_PORT, FleetConfig
+from fleet.discovery.identity import KnownNode
+from fleet.errors import NodeUnreachable
+from fleet.model import Address, Node, NodeReading, Snapshot
+from fleet.nodes.local import LocalTransport
+from fleet.nodes.probe import ProbeSettings, probe
+from fleet.nodes.questions import Ask
+from fleet.nodes.ssh_target import SshTarget
+from fleet.nodes.transport import Transport
+from fleet.nodes.watcher import Open, ReadNode
+from fleet.planning.choose import node_config
+from fleet.runtimes.binaries import bundled
+
+
+class Context(Protocol):
+    """Where the newest knowledge is."""
+
+    config: FleetConfig
+
+    def snapshot(self) -> Snapshot:
+        """The newest Snapshot."""
+        ...
+
+    def known(self, name: str) -> KnownNode | None:
+        """What the sources say of a node: user, key files, hops."""
+        ...
+
+
+def opener(context: Context, name: str, ask: Ask, *, accept_new: bool) -> Open:
+    """What opens a connection to a node, with the configuration that is in force at that moment."""
+    async def open_transport() -> tuple[Transport, Address | None, str]:
+        node = context.snapshot().nodes.get(name)
+        if node is None:
+            raise NodeUnreachable(f"{name} is no longer part of the fleet.")
+        if node.local:
+            return LocalTransport(name), None, ""
+        return await _open_ssh(target_of(context, node), ask, accept_new)
+    return open_transport
+
+
+async def _open_ssh(target: SshTarget, ask: Ask, accept_new: bool) -> tuple[Transport, Address | None, str]:
+    # asyncssh costs 0.26 s of processor to import: a fleet of this machine alone never pays it
+    from fleet.nodes.ssh import SshTransport
+
+    transport = SshTransport(target, ask=ask, accept_new=accept_new)
+    connected = await transport.connect()
+    return transport, connected.address, connected.fingerprint
+
+
+def target_of(context: Context, node: Node) -> SshTarget:
+    """How to sign in on a node: fleet.yaml first, then what the sources say of it, then the fleet's defaults."""
+    wishes, ssh, said = node_config(context.config, node), context.config.ssh, context.known(node.name)
+    discovery = context.config.discovery
+    return SshTarget(
+        name=node.name, addresses=node.addresses,
+        user=wishes.user or (said.user if said else "") or ssh.user,
+        identity_files=wishes.identity_files or (said.identity_files if said else ()) or ssh.identity_files,
+        jump=wishes.jump or (said.jump if said else ""),
+        ssh_config_files=(discovery.ssh_config_file,) if discovery.ssh_config else (),
+        known_hosts=ssh.known_hosts, connect_timeout=ssh.connect_timeout, agent=ssh.agent)
+
+
+def reader(context: Context, name: str) -> ReadNode:
+    """What reads a node."""
+    async def read(transport: Transport, previous: NodeReading | None, full: bool, timeout: float) -> NodeReading:
+        settings = probe_settings(context.config, context.snapshot().nodes[name])
+        return await probe(transport, settings, previous, full=full, timeout=timeout)
+    return read
+
+
+def probe_settings(config: FleetConfig, node: Node) -> ProbeSettings:
+    """What to look for on a node: its model folders, its binaries, the ports that matter."""
+    wishes = node_config(config, node)
+    extra = bundled() if node.local else None
+    ports = {WORKER_PORT, HEAD_PORT, HEAD_PORT_BEHIND_PROXY, PROXY_PORT, wishes.head.port,
+             *(worker.port for worker in wishes.workers)}
+    return ProbeSettings(
+        model_dirs=wishes.model_dirs or config.model_dirs, llama_dirs=(wishes.llama,) if wishes.llama else (),
+        extra_llama_dirs=(extra,) if extra else (), state_dir=wishes.state_dir, ports=tuple(sorted(ports)),
+        log_limit=config.log_limit)

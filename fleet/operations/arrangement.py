@@ -1,0 +1,86 @@
+"""A bring-up under way: what was decided, and what becomes known only when the workers have answered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+
+from fleet.config.schema import HeadConfig, NodeConfig
+from fleet.model import Share
+from fleet.models.gguf import GgufHeader
+from fleet.nodes.supervisor import ServiceSpec
+from fleet.planning.choose import Choice, WorkerChoice
+from fleet.runtimes.binaries import Flags
+from fleet.runtimes.head_log import HeadLog
+from fleet.runtimes.rpc_wire import WorkerAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One worker of an arrangement: where it listens, and what the head dials."""
+
+    choice: WorkerChoice
+    bind: str                      # IPv4 that the worker listens on
+    dial_host: str                 # what the head dials; with a tunnel its own loopback
+    dial_port: int
+    spec: ServiceSpec | None       # None: not managed by us
+    tunnelled: bool = False
+
+    @property
+    def endpoint(self) -> str:
+        """host:port as `--rpc` has it."""
+        return f"{self.dial_host}:{self.dial_port}"
+
+    @property
+    def service(self) -> str:
+        """Its service id, "" when it is not ours."""
+        return self.spec.id if self.spec else ""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDevice:
+    """A GPU of the head itself, as that binary lists it."""
+
+    name: str
+    memory_free: int               # bytes
+
+
+@dataclass
+class Arrangement:
+    """Everything that the steps of one bring-up share."""
+
+    choice: Choice
+    head: NodeConfig
+    header: GgufHeader
+    file_size: int                                     # bytes, all shards
+    seats: tuple[Seat, ...]
+    head_flags: Flags
+    protocol: tuple[int, int, int] | None              # that the head speaks; None = it has no workers
+    local_devices: tuple[LocalDevice, ...] = ()
+    answers: dict[str, WorkerAnswer] = field(default_factory=dict)   # by endpoint
+    planned: tuple[Share, ...] = ()
+    log: HeadLog | None = None
+
+    @property
+    def head_node(self) -> str:
+        """Name of the head's node."""
+        return self.choice.head.name
+
+    @property
+    def head_config(self) -> HeadConfig:
+        """The head's settings."""
+        return self.head.head
+
+    @property
+    def head_service(self) -> str:
+        """Service id of the head."""
+        return f"coordinator-{self.head_config.port}"
+
+    @property
+    def wish(self) -> str:
+        """A digest of what is wanted: equal for a second bring-up of the same thing."""
+        wanted = [repr(self.choice.model), self.head_node, repr(self.head_config), self.choice.head_binary.path,
+                  self.choice.head_binary.commit,
+                  [(seat.choice.node.name, seat.endpoint, seat.spec.argv if seat.spec else ()) for seat in self.seats]]
+        return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()

@@ -1,0 +1,82 @@
+"""Bring a model up over the fleet: what of it is done already is left alone, the rest is a Plan of Steps.
+
+Order, for what it costs to get it wrong (a second head on a busy worker hangs without a word and kills the worker
+later): stop the old head, see its workers' slots free, start the workers that are missing or differ, ask each, start
+the head, follow its load, prove the placement, ask for one token.
+"""
+
+from __future__ import annotations
+
+from fleet.model import DeploymentState, ServiceRecord
+from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.hands import Hands, Known, node_of
+from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
+from fleet.operations.lease import ReleaseLease, TakeLease
+from fleet.operations.plan import Plan, Step
+from fleet.operations.preflight import arrange, record_of
+from fleet.operations.services import StartRecorded, StopRecorded
+from fleet.operations.tunnel_steps import StartRelay
+from fleet.operations.worker_steps import WorkerAnswers
+
+
+async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
+    """The Plan that brings `wanted` up; one without Steps when it serves already as wanted.
+
+    Raises:
+        PlanRefused: it cannot work; nothing was started.
+    """
+    arrangement = await arrange(hands, known, wanted)
+    choice = arrangement.choice
+    title = f"Bring up {choice.model.name} on {arrangement.head_node}"
+    if arrangement.seats:
+        count = len(arrangement.seats)
+        title += f" with {count} worker{'s' if count != 1 else ''}"
+    if _serves_already(hands, arrangement):
+        return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
+    return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, choice.left_out)
+
+
+def _serves_already(hands: Hands, arrangement: Arrangement) -> bool:
+    deployment = hands.snapshot().deployment
+    if deployment.state is not DeploymentState.SERVING or deployment.head != arrangement.head_node:
+        return False
+    record = record_of(node_of(hands, deployment.head), deployment.head_service)
+    return record is not None and record.alive and record.facts.get("wish") == arrangement.wish
+
+
+def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
+    steps: list[Step] = [TakeLease(hands, arrangement.head_node)]
+    steps += [StopRecorded(hands, node, record) for node, record in _old_heads(hands, arrangement)]
+    for seat in arrangement.seats:
+        steps += _worker_steps(hands, seat)
+    steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
+    steps += [WorkerAnswers(hands, arrangement, seat) for seat in arrangement.seats]
+    steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
+              SmokeTest(hands, arrangement), ReleaseLease(hands, arrangement.head_node)]
+    return steps
+
+
+def _old_heads(hands: Hands, arrangement: Arrangement) -> list[tuple[str, ServiceRecord]]:
+    """Heads of ours that must end first: the one that serves, and what lies in the new one's place."""
+    deployment = hands.snapshot().deployment
+    places = dict.fromkeys(((deployment.head, deployment.head_service),
+                            (arrangement.head_node, arrangement.head_service)))
+    found = []
+    for node, service in places:
+        if node in hands.snapshot().nodes and (record := record_of(node_of(hands, node), service)):
+            found.append((node, record))
+    return found
+
+
+def _worker_steps(hands: Hands, seat: Seat) -> list[Step]:
+    """Nothing for a worker that runs as it should; else what makes it run so."""
+    if seat.spec is None:
+        return []
+    node = seat.choice.node.name
+    record = record_of(node_of(hands, node), seat.service)
+    start = StartRecorded(hands, node, seat.spec)
+    if record is None:
+        return [start]
+    if record.alive and record.argv == seat.spec.argv and record.build == seat.spec.build and not record.stopping:
+        return []
+    return [StopRecorded(hands, node, record), start]

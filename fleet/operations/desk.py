@@ -1,0 +1,121 @@
+"""Where commands become operations: planned, then run, one at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+
+from fleet.errors import FleetError
+from fleet.events import (
+    AdoptProcess,
+    BringUp,
+    Command,
+    EndProcess,
+    Event,
+    OperationChanged,
+    RestartService,
+    StartService,
+    StopService,
+    TearDown,
+)
+from fleet.model import Operation, OperationState, Problem
+from fleet.operations.bring_up import plan_bring_up
+from fleet.operations.hands import Hands, Known
+from fleet.operations.plan import Plan, Runner
+from fleet.operations.services import plan_process, plan_service, plan_tear_down
+
+WORDS: dict[type, tuple[str, str]] = {
+    BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
+    StopService: ("stop", "Stop"), RestartService: ("restart", "Restart"), AdoptProcess: ("adopt", "Adopt"),
+    EndProcess: ("end", "End"),
+}
+
+
+class OperationDesk:
+    """Takes commands in. Each becomes an Operation that the Snapshot shows from its planning to its end."""
+
+    def __init__(self, hands: Hands, emit: Callable[[Event], None]) -> None:
+        self._hands = hands
+        self._emit = emit
+        self._known = Known()
+        self._numbers = count(1)
+        self._turn = asyncio.Lock()
+        self._tasks: dict[int, asyncio.Task[Operation]] = {}
+        self._ended: dict[int, Operation] = {}
+
+    def submit(self, command: Command) -> int:
+        """Carry a command out, after those that came before; gives the operation's number."""
+        number = next(self._numbers)
+        self._tasks[number] = asyncio.ensure_future(self._carry_out(number, command))
+        return number
+
+    async def outcome(self, number: int) -> Operation:
+        """The operation when it is over, also when it was cancelled."""
+        task = self._tasks[number]
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise                       # we were cancelled, not the operation
+            return self._ended[number]
+
+    def cancel(self, number: int) -> None:
+        """Stop an operation that is not over; what it did is undone."""
+        if number in self._tasks:
+            self._tasks[number].cancel()
+
+    async def preview(self, command: Command) -> Operation:
+        """The plan of a command, nothing done."""
+        try:
+            return (await self._plan(command)).as_operation(0)
+        except FleetError as error:
+            return _refused(0, command, error)
+
+    async def close(self) -> None:
+        """End what runs, undo included."""
+        running = [task for task in self._tasks.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _carry_out(self, number: int, command: Command) -> Operation:
+        kind, title = WORDS[type(command)]
+        planning = Operation(number, kind, title, OperationState.PLANNED, started=self._hands.clock())
+        self._tell(planning)
+        try:
+            async with self._turn:
+                try:
+                    plan = await self._plan(command)
+                except FleetError as error:
+                    return self._tell(replace(_refused(number, command, error), started=planning.started,
+                                              ended=self._hands.clock()))
+                return await Runner(plan, number, self._hands.clock, self._tell).run()
+        except asyncio.CancelledError:
+            if self._ended.get(number, planning).state is OperationState.PLANNED:
+                self._tell(replace(planning, state=OperationState.CANCELLED, ended=self._hands.clock(),
+                                   problem=Problem("cancelled", f"{title}: cancelled before anything was done.")))
+            raise
+
+    async def _plan(self, command: Command) -> Plan:
+        match command:
+            case BringUp(model=model):
+                return await plan_bring_up(self._hands, self._known, model)
+            case TearDown():
+                return plan_tear_down(self._hands)
+            case StartService() | StopService() | RestartService():
+                return plan_service(self._hands, command)
+            case AdoptProcess() | EndProcess():
+                return plan_process(self._hands, command)
+        raise TypeError(f"no such command: {command!r}")
+
+    def _tell(self, operation: Operation) -> Operation:
+        self._ended[operation.id] = operation
+        self._emit(OperationChanged(self._hands.clock(), operation))
+        return operation
+
+
+def _refused(number: int, command: Command, error: FleetError) -> Operation:
+    kind, title = WORDS[type(command)]
+    return Operation(number, kind, title, OperationState.REFUSED, problem=Problem(error.code, error.what, error.remedy))

@@ -1,0 +1,69 @@
+"""What operations may touch: the nodes, through whoever watches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fleet.config.schema import FleetConfig
+from fleet.discovery.identity import KnownNode
+from fleet.model import Binary, Node, NodeReading, Snapshot
+from fleet.nodes.supervisor import Supervisor
+from fleet.nodes.transport import Transport
+from fleet.runtimes.binaries import Flags, read_flags
+from fleet.runtimes.trial import protocol_of
+
+
+class Hands(Protocol):
+    """The engine, as operations see it."""
+
+    config: FleetConfig
+    clock: Callable[[], float]
+
+    def snapshot(self) -> Snapshot:
+        """The newest Snapshot."""
+        ...
+
+    def transport(self, node: str) -> Transport:
+        """A connected transport, or a `NodeError` that says why there is none."""
+        ...
+
+    def supervisor(self, node: str) -> Supervisor:
+        """Who starts and stops processes there, or a `NodeError`."""
+        ...
+
+    def known(self, name: str) -> KnownNode | None:
+        """What the sources say of a node: user, key files, hops."""
+        ...
+
+    async def reread(self, node: str) -> NodeReading:
+        """Probe a node now, all of it; the Snapshot has the answer too."""
+        ...
+
+
+def node_of(hands: Hands, name: str) -> Node:
+    """A node of the newest Snapshot."""
+    return hands.snapshot().nodes[name]
+
+
+@dataclass
+class Known:
+    """What was read from binaries, remembered for as long as a binary does not change."""
+
+    flags: dict[tuple[str, str, int, int], Flags] = field(default_factory=dict)
+    protocols: dict[tuple[str, str, int, int], tuple[int, int, int]] = field(default_factory=dict)
+
+    async def flags_of(self, hands: Hands, node: str, binary: Binary) -> Flags:
+        """The binary's options, by its own `--help`."""
+        key = (node, binary.path, binary.size, binary.mtime)
+        if key not in self.flags:
+            self.flags[key] = await read_flags(hands.transport(node), binary)
+        return self.flags[key]
+
+    async def protocol_of(self, hands: Hands, node: str, binary: Binary) -> tuple[int, int, int]:
+        """The RPC protocol that a ggml-rpc-server speaks, found by starting it for a moment on loopback."""
+        key = (node, binary.path, binary.size, binary.mtime)
+        if key not in self.protocols:
+            self.protocols[key] = await protocol_of(hands.transport(node), binary)
+        return self.protocols[key]

@@ -1,0 +1,193 @@
+"""Steps of a bring-up that concern the head: deal the layers, start it, follow its load, prove the placement."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fleet.errors import FleetError, OperationFailed
+from fleet.facts import HeadFacts, WorkerRef
+from fleet.model import PlacementState, ServiceKind, Share
+from fleet.nodes.supervisor import ServiceSpec
+from fleet.operations.arrangement import Arrangement
+from fleet.operations.hands import Hands, node_of
+from fleet.operations.plan import Report, Step
+from fleet.operations.services import stop_quietly
+from fleet.operations.worker_steps import raise_if_dead
+from fleet.planning.choose import node_config
+from fleet.planning.shares import Room, alone, plan_shares, worker_room
+from fleet.runtimes.binaries import build_label
+from fleet.runtimes.head_http import HeadClient, HeadHealth
+from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
+from fleet.runtimes.llama_server import HeadRequest, head_command, remote_devices
+
+STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor time or memory
+LOOK_EVERY = 0.4
+LOG_STEP = 256 * 1024
+
+
+class StartHead(Step):
+    """Deal the layers by what the workers said, and start the head."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement) -> None:
+        self.title = f"Start head on {arrangement.head_node}, port {arrangement.head_config.port}"
+        self.node = arrangement.head_node
+        self._hands, self._arrangement = hands, arrangement
+
+    async def do(self, report: Report) -> None:
+        split, planned = deal(self._hands, self._arrangement)
+        self._arrangement.planned = planned
+        record = await self._hands.supervisor(self.node).start(head_spec(self._hands, self._arrangement, split))
+        report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in planned)}")
+        await self._hands.reread(self.node)
+
+    async def undo(self, report: Report) -> None:
+        await stop_quietly(self._hands, self.node, self._arrangement.head_service, report)
+
+
+def deal(hands: Hands, arrangement: Arrangement) -> tuple[tuple[int, ...], tuple[Share, ...]]:
+    """Shares for every device: first the workers' in order, then the head's own GPUs."""
+    rooms = rooms_of(hands, arrangement)
+    model = arrangement.choice.model
+    if not rooms or model.gpu_layers == 0:
+        return (), alone(arrangement.header, arrangement.head_node)
+    return plan_shares(arrangement.header, rooms, gpu_layers=model.gpu_layers, head=arrangement.head_node)
+
+
+def rooms_of(hands: Hands, arrangement: Arrangement) -> list[Room]:
+    """The devices that can take layers, as the head will number them."""
+    split = arrangement.choice.model.split
+    counts = [len(arrangement.answers[seat.endpoint].devices) for seat in arrangement.seats]
+    names = remote_devices(counts)
+    by_node: dict[str, int] = {}
+    for seat, count in zip(arrangement.seats, counts, strict=True):
+        by_node[seat.choice.node.name] = by_node.get(seat.choice.node.name, 0) + count
+    rooms = []
+    for seat, devices in zip(arrangement.seats, names, strict=True):
+        node = node_of(hands, seat.choice.node.name)
+        vram = node_config(hands.config, node).vram
+        answer = arrangement.answers[seat.endpoint]
+        for index, name in enumerate(devices):
+            free = worker_room(node, vram, seat.choice.config.devices, sharing=by_node[node.name], index=index,
+                               told_free=answer.devices[index].free)
+            weight = split[node.name] / by_node[node.name] if node.name in split else (0.0 if split else None)
+            rooms.append(Room(name, node.name, seat.endpoint, free, weight))
+    head = arrangement.head_node
+    own = arrangement.local_devices
+    for device in own:
+        weight = split[head] / len(own) if head in split and head not in by_node else (0.0 if split else None)
+        rooms.append(Room(device.name, head, "", arrangement.head.vram.get(device.name, device.memory_free), weight))
+    return rooms
+
+
+def head_spec(hands: Hands, arrangement: Arrangement, split: tuple[int, ...]) -> ServiceSpec:
+    """What starts the head, with everything that a later Quarterdeck must know of it."""
+    model, config, binary = arrangement.choice.model, arrangement.head_config, arrangement.choice.head_binary
+    devices = tuple(room.device for room in rooms_of(hands, arrangement)) if split else ()
+    command = head_command(binary, arrangement.head_flags, HeadRequest(
+        model=model.file, alias=model.name, host=config.bind, port=config.port,
+        endpoints=tuple(seat.endpoint for seat in arrangement.seats), devices=devices,
+        tensor_split=tuple(map(float, split)), gpu_layers=model.gpu_layers, context=model.context, slots=model.slots,
+        kv_type_k=model.kv_type_k, kv_type_v=model.kv_type_v, flash_attention=model.flash_attention,
+        threads=config.threads, api_key_file=config.api_key_file,
+        extra_args=(*config.extra_args, *model.extra_args), env=config.env))
+    facts = HeadFacts(model.name, model.file, model.context,
+                      tuple(WorkerRef(s.choice.node.name, s.service, s.endpoint) for s in arrangement.seats),
+                      arrangement.planned)
+    return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
+                       port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
+                       facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
+
+
+class FollowLoad(Step):
+    """Follow the head until it answers. A load that moves may take as long as it takes; one that does not is ended."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement) -> None:
+        self.title = f"Load {arrangement.choice.model.name}"
+        self.node = arrangement.head_node
+        self._hands, self._arrangement = hands, arrangement
+
+    async def do(self, report: Report) -> None:
+        log = self._arrangement.log = HeadLog()
+        supervisor = self._hands.supervisor(self.node)
+        service = self._arrangement.head_service
+        offset, moved_at, seen = 0, self._hands.clock(), None
+        async with head_client(self._hands, self._arrangement) as client:
+            while True:
+                chunk = await supervisor.read_log(service, offset=offset, limit=LOG_STEP)
+                log.feed(chunk.text)
+                offset = chunk.offset + len(chunk.text.encode("utf-8", "replace"))
+                await raise_if_dead(self._hands, self.node, service)
+                health = await client.health()
+                report(log.phase, log.progress)
+                if health is HeadHealth.READY:
+                    return
+                sign = (chunk.size, await self._signs_of_life())
+                if sign != seen:
+                    seen, moved_at = sign, self._hands.clock()
+                elif self._hands.clock() - moved_at > STALLED_AFTER:
+                    raise OperationFailed(
+                        f"The head on {self.node} has not moved for {STALLED_AFTER:.0f} s: no log line, no processor "
+                        "time, no memory.", "A worker that hangs does this; see the workers' logs.", code="stalled")
+                await asyncio.sleep(LOOK_EVERY)
+
+    async def _signs_of_life(self) -> tuple[object, ...]:
+        """Processor time and memory of the head and of its workers, as the last probes saw them."""
+        names = {self.node, *(seat.choice.node.name for seat in self._arrangement.seats)}
+        signs: list[object] = []
+        for name in sorted(names):
+            reading = node_of(self._hands, name).reading
+            signs.extend((p.pid, p.cpu_seconds, p.rss) for p in (reading.processes if reading else ()))
+        return tuple(signs)
+
+
+class VerifyPlacement(Step):
+    """Compare what the head's log says it allocated with what was planned: health is not placement."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement) -> None:
+        self.title = "Verify that the model sits where it was planned"
+        self.node = arrangement.head_node
+        self._hands, self._arrangement = hands, arrangement
+
+    async def do(self, report: Report) -> None:
+        arrangement = self._arrangement
+        if arrangement.log is None:
+            raise OperationFailed("The head's load was not followed, so its placement is not known.")
+        endpoints = {seat.endpoint: seat.choice.node.name for seat in arrangement.seats}
+        real = real_shares(arrangement.log, endpoints, arrangement.head_node)
+        placement = judge_placement(arrangement.planned, real)
+        if placement.state is not PlacementState.MATCHES:
+            problem = placement.problem
+            raise OperationFailed(problem.what if problem else f"The placement is {placement.state.value}.",
+                                  problem.remedy if problem else "See the head's log.", code="placement")
+        supervisor = self._hands.supervisor(self.node)
+        facts = HeadFacts(real=placement.real).to_json()["real"]
+        context = arrangement.log.context or arrangement.choice.model.context
+        await supervisor.annotate(arrangement.head_service, {"real": facts, "context": context})
+        await self._hands.reread(self.node)
+        report(f"{len([s for s in real if s.model_bytes])} devices as planned")
+
+
+class SmokeTest(Step):
+    """One token, through every device of the split."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement) -> None:
+        self.title = "Ask for one token"
+        self.node = arrangement.head_node
+        self._hands, self._arrangement = hands, arrangement
+
+    async def do(self, report: Report) -> None:
+        async with head_client(self._hands, self._arrangement) as client:
+            try:
+                done = await client.complete("Hello", n_predict=1)
+            except FleetError as error:
+                await raise_if_dead(self._hands, self.node, self._arrangement.head_service)
+                raise OperationFailed(f"The head answers, but gives no token: {error.what}", error.remedy) from error
+        report(f"{done.prompt_tokens} tokens read, {done.tokens} written")
+
+
+def head_client(hands: Hands, arrangement: Arrangement) -> HeadClient:
+    """A client of the head of an arrangement, through its node's transport."""
+    return HeadClient(hands.transport(arrangement.head_node), arrangement.head_config.bind,
+                      arrangement.head_config.port, api_key_file=arrangement.head_config.api_key_file)
+
+

@@ -1,0 +1,70 @@
+"""Steps for `rpc: tunnel`: a relay on this machine that joins the head's loopback with a worker's."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+
+from fleet.errors import PlanRefused
+from fleet.model import Node, ServiceKind
+from fleet.nodes.connect import target_of
+from fleet.nodes.supervisor import ServiceSpec
+from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.hands import Hands, node_of
+from fleet.operations.plan import Report, Step
+from fleet.operations.preflight import record_of
+from fleet.operations.services import stop_quietly
+from fleet.relay import RelayPlan
+
+
+def local_node(hands: Hands) -> str:
+    """The name of this machine, where relays run.
+
+    Raises:
+        PlanRefused: it is not part of the fleet.
+    """
+    here = next((node.name for node in hands.snapshot().nodes.values() if node.local), None)
+    if here is None:
+        raise PlanRefused("A tunnel is relayed by this machine, but this machine is not watched.",
+                          "Let it be part of the fleet: `address: local`.")
+    return here
+
+
+class StartRelay(Step):
+    """Start the relay of one worker, unless the same one runs."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement, seat: Seat) -> None:
+        self.node = local_node(hands)
+        worker = seat.choice
+        self.title = f"Tunnel to the worker on {worker.node.name}, port {worker.config.port}, through {self.node}"
+        self._hands, self._seat = hands, seat
+        self._id = f"relay-{seat.dial_port}"
+        self._plan = RelayPlan(_target(hands, arrangement.choice.head), _target(hands, worker.node), seat.dial_port,
+                               worker.config.port)
+        self._digest = hashlib.sha256(self._plan.to_json().encode()).hexdigest()
+
+    async def check(self) -> str | None:
+        record = record_of(node_of(self._hands, self.node), self._id)
+        same = record is not None and record.alive and record.facts.get("plan") == self._digest
+        return "runs already" if same else None
+
+    async def do(self, report: Report) -> None:
+        supervisor = self._hands.supervisor(self.node)
+        await supervisor.stop(self._id, on_phase=report)
+        await supervisor.forget(self._id)
+        path = await supervisor.write_secret(self._id, self._plan.to_json().encode())
+        here = self._plan.head is None
+        record = await supervisor.start(ServiceSpec(
+            id=self._id, kind=ServiceKind.RELAY, argv=(sys.executable, "-m", "fleet.relay", path),
+            port=self._seat.dial_port if here else 0, bind="127.0.0.1", fleet=self._hands.config.fleet,
+            facts={"plan": self._digest}, log_limit=self._hands.config.log_limit))
+        report(f"pid {record.pid}")
+        await self._hands.reread(self.node)
+
+    async def undo(self, report: Report) -> None:
+        await stop_quietly(self._hands, self.node, self._id, report)
+        await self._hands.supervisor(self.node).remove_secret(self._id)
+
+
+def _target(hands: Hands, node: Node):
+    return None if node.local else target_of(hands, node)
