@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if options.screenshots:
         from app.demo.screenshots import take_screenshots
 
-        return take_screenshots(make, config, Path(options.screenshots))
+        return take_screenshots(make, config.model, Path(options.screenshots))
     why = "" if options.no_ui or options.once else no_cockpit()
     if options.no_ui or options.once or why:
         if why:

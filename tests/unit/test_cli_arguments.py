@@ -18,7 +18,8 @@ def test_no_verb_means_the_cockpit():
 
 
 @pytest.mark.parametrize("words", [("--config", "a.yaml", "status", "--json"),
-                                   ("status", "--json", "--config", "a.yaml"), ("--json", "--config", "a.yaml", "status")])
+                                   ("status", "--json", "--config", "a.yaml"),
+                                   ("--json", "--config", "a.yaml", "status")])
 def test_common_options_stand_before_or_after_the_verb(words):
     options = parse(*words)
     assert (options.verb, options.config, options.json) == ("status", "a.yaml", True)
@@ -45,7 +46,8 @@ def test_keep_up_without_a_name_is_the_fleets_own_model():
 
 
 @pytest.mark.parametrize("words", [("--rate", "0"), ("--rate", "fast"), ("--rate", "nan"),
-                                   ("chat", "--temperature", "9"), ("chat", "--temperature", "nan"), ("chat", "--max-tokens", "-3"),
+                                   ("chat", "--temperature", "9"), ("chat", "--temperature", "nan"),
+                                   ("chat", "--max-tokens", "-3"),
                                    ("logs", "x", "-n", "²"), ("sing",), ("completion", "csh")])
 def test_a_wrong_word_is_a_usage_error_in_one_sentence(words, capsys):
     with pytest.raises(SystemExit) as ended:
