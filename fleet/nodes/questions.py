@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from fleet.model import QuestionKind
 from fleet.text import visible
@@ -33,6 +34,7 @@ class Interview:
     def __init__(self, node: str, ask: Ask) -> None:
         self.node = node
         self.declined = False          # a question of this sign-in got no answer
+        self.patience: Callable[[], AbstractAsyncContextManager[None]] = nullcontext   # around each wait for a person
         self._ask = ask
         self._passwords: dict[str, str] = {}
         self._passphrases: dict[str, str] = {}
@@ -118,7 +120,8 @@ class Interview:
         task = asyncio.ensure_future(question)
         self._open = task
         task.add_done_callback(self._closed)
-        return await asyncio.shield(task)
+        async with self.patience():
+            return await asyncio.shield(task)
 
     def _closed(self, task: asyncio.Task[str | None]) -> None:
         if self._open is task:

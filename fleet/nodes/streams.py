@@ -31,6 +31,10 @@ class TcpStream:
         self._writer.write(data)
         await self._writer.drain()
 
+    def write_eof(self) -> None:
+        """Say that nothing more comes from here; reading goes on."""
+        self._writer.write_eof()
+
     def close(self) -> None:
         """Send what is queued, then end."""
         self._writer.close()
