@@ -72,7 +72,7 @@ def short(hostname: str) -> str:
 
 def endpoint(sighting: Sighting, address: Address) -> Endpoint:
     """Where evidence for one address of a sighting is kept."""
-    return sighting.jump, address.host.lower(), address.port
+    return sighting.jump or sighting.through, address.host.lower(), address.port
 
 
 def whole(sighting: Sighting) -> Endpoint:
@@ -148,7 +148,7 @@ def _keys(sighting: Sighting, lost: float | None, aliases: Collection[str], evid
             continue
         keys.append(("at", *place))
         keys.extend(proofs.get(place, ()))
-        if not sighting.jump:
+        if not (sighting.jump or sighting.through):
             keys.extend(_local_keys(address, by_mdns, own))
             if not by_mdns:
                 keys.extend(_name_keys(address.host, aliases, own))

@@ -37,6 +37,7 @@ class Sighting:
     user: str = ""
     identity_files: tuple[str, ...] = ()
     jump: str = ""                         # hops as ProxyJump has them: behind other hops are other machines
+    through: str = ""                      # ProxyCommand: likewise
     local: bool = False                    # the source says that it is this machine
 
     @property
