@@ -14,7 +14,7 @@ SSH_RATE = 2.0
 SLOWEST, FASTEST = 0.2, 20.0
 
 DARK, LIGHT = "quarterdeck-dark", "quarterdeck-light"
-ANSI_DARK, ANSI_LIGHT = "ansi-dark", "ansi-light"
+ANSI_DARK, ANSI_LIGHT = "quarterdeck-ansi-dark", "quarterdeck-ansi-light"
 
 _MANY_COLOURS = ("256color", "direct", "kitty", "alacritty", "ghostty", "wezterm", "foot", "iterm", "tmux", "contour")
 
@@ -50,7 +50,9 @@ def prepare_environment(environ: Mapping[str, str], *, stdin_tty: bool = True, s
         "TEXTUAL_ANIMATIONS": "none",          # nothing moves by itself
         "TEXTUAL_SMOOTH_SCROLL": "0",
         "TEXTUAL_FPS": "10" if remote else "30",
-        "TEXTUAL_THEME": theme if ansi else "textual-dark",
+        # Ours are registered once the app runs; what it starts with has to be of the same sort, or
+        # NO_COLOR gives black on black.
+        "TEXTUAL_THEME": ("ansi-light" if light else "ansi-dark") if ansi else "textual-dark",
     }
     return TerminalChoice(
         cockpit=True, remote=remote, mouse=mouse if mouse is not None else not remote,

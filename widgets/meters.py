@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from widgets.spans import Line, Span, Tone, fit, line, width_of
 
-EIGHTHS = " ▏▎▍▌▋▊▉"
+FULL, HALF, GROOVE = "▄", "▖", "▁"      # half a cell high: rows of bars do not run together
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Meter:
 def bar(fraction: float, width: int, tone: Tone = Tone.BAR) -> Line:
     """`fraction` (0..1, clamped) of `width` cells. Something above nothing always shows."""
     share = min(max(fraction, 0.0), 1.0)
-    eighths = round(share * width * 8)
+    halves = round(share * width * 2)
     if share > 0:
-        eighths = max(eighths, 1)
-    whole, part = divmod(eighths, 8)
-    filled = "█" * whole + (EIGHTHS[part] if part else "")
-    return line(Span(filled, tone), Span("░" * (width - len(filled)), Tone.TRACK))
+        halves = max(halves, 1)
+    whole, part = divmod(halves, 2)
+    filled = FULL * whole + (HALF if part else "")
+    return line(Span(filled, tone), Span(GROOVE * (width - len(filled)), Tone.TRACK))

@@ -23,7 +23,7 @@ class Column:
     need: int = 0              # 0 = always shown; the highest goes first when there is no room
     right: bool = False        # figures
     keep: Keep = Keep.START    # which end stays when a cell is cut
-    grow: bool = False         # takes the room that is left
+    grow: bool = False         # takes room that is left, gives room that is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def passes(row: Row, words: str) -> bool:
 def layout(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[str, int]:
     """Widths of the columns that fit into `room` cells, by key, in order.
 
-    Where not all fit, those that are needed least fall away; then the growing one gives, down to
-    its least.
+    Where not all fit, those that are needed least fall away; then the growing ones give, down to
+    their least. Where there is more room, they take it, up to their most, the first one first.
     """
     wanted = {}
     for index, column in enumerate(columns):
@@ -73,11 +73,10 @@ def layout(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[st
         kept.remove(max(kept, key=lambda column: column.need))
     spare = room - used(False)
     widths = {column.key: wanted[column.key] for column in kept}
-    growing = [column for column in kept if column.grow]
-    if growing:
-        share, rest = divmod(spare, len(growing))
-        for index, column in enumerate(growing):
-            widths[column.key] = max(widths[column.key] + share + (rest if index == 0 else 0), min(4, column.least))
+    for column in (column for column in kept if column.grow):
+        width = widths[column.key]
+        widths[column.key] = min(max(width + spare, min(column.least, width)), max(column.most, width))
+        spare -= widths[column.key] - width
     return widths
 
 

@@ -214,7 +214,7 @@ class RowTable(ToneView, can_focus=True):
 
     @property
     def _room(self) -> int:
-        return max(self.scrollable_content_region.width - 2, 10)
+        return max(self.scrollable_content_region.width - 3, 10)
 
     def on_resize(self, event: events.Resize) -> None:
         """Columns come and go with the width."""

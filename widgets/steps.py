@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.cells import cell_len
+
 from widgets.meters import bar
-from widgets.spans import Keep, Line, Span, Tone, fit, line, width_of, wrap
+from widgets.spans import Keep, Line, Span, Tone, fit, joined, line, width_of, wrap
 
 BAR = 10                       # cells of a progress bar
 
@@ -27,23 +29,32 @@ class StepEntry:
     def lines(self, width: int) -> tuple[Line, ...]:
         """One line; a telling detail follows on its own lines."""
         head = line(Span(f"{self.glyph} ", self.tone))
-        tail: list[Span] = []
-        if self.progress is not None:
-            tail += [*bar(self.progress, BAR), Span(f" {round(self.progress * 100):3d}%")]
-        elif self.detail and not self.telling:
-            tail.append(Span(self.detail, Tone.MUTED))
-        if self.took:
-            tail.append(Span(f"{'  ' if tail else ''}{self.took}", Tone.MUTED))
-        if self.word:
-            tail.append(Span(f"{'  ' if tail else ''}{self.word}", self.tone))
-        most = max(width - width_of(head) - 14, 0)
-        ending = tuple(tail)
-        if width_of(ending) > most:
-            ending = fit(ending, most, Keep.END)
-        room = width - width_of(head) - width_of(ending) - (2 if ending else 0)
+        room = width - width_of(head)
+        tail = self._tail(room, bar_cells=BAR, detail=True)
+        for bar_cells, detail in ((BAR, False), (0, False)):
+            # The title comes first: what a step says of itself, then its bar, give way to it.
+            if width_of(tail) + cell_len(self.title) + 2 <= room:
+                break
+            tail = self._tail(room, bar_cells=bar_cells, detail=detail)
+        room -= width_of(tail) + (2 if tail else 0)
         title_tone = Tone.STRONG if self.current else Tone.MUTED if not self.word else Tone.PLAIN
-        first = (*head, *fit((Span(self.title, title_tone),), max(room, 0)), Span("  " if ending else ""), *ending)
+        first = (*head, *fit((Span(self.title, title_tone),), max(room, 0)), Span("  " if tail else ""), *tail)
         if not (self.detail and self.telling):
             return (first,)
         below = wrap((Span("  "), Span(self.detail, self.tone)), width, 2)
         return (first, *below)
+
+    def _tail(self, room: int, *, bar_cells: int, detail: bool) -> Line:
+        """What stands at the right end."""
+        parts: list[Line] = []
+        if detail and self.detail and not self.telling:
+            parts.append((Span(self.detail, Tone.MUTED),))
+        if self.progress is not None:
+            percent = Span(f"{round(self.progress * 100):3d}%")
+            parts.append((*bar(self.progress, bar_cells), Span(" "), percent) if bar_cells else (percent,))
+        if self.took:
+            parts.append((Span(self.took, Tone.MUTED),))
+        if self.word:
+            parts.append((Span(self.word, self.tone),))
+        tail = joined(parts)
+        return tail if width_of(tail) <= room - 8 else fit(tail, max(room - 8, 0), Keep.END)

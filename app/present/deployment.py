@@ -11,10 +11,10 @@ from widgets.row_spec import Column, Row
 from widgets.spans import Keep, Line, Span, Tone, joined, line
 
 COLUMNS = (
-    Column("device", "device", 8, 26, keep=Keep.START, grow=True),
+    Column("device", "device", 12, 34, grow=True),
     Column("planned", "planned", 8, 20),
     Column("real", "real", 8, 11, right=True),
-    Column("share", "of the model", 12, 20, need=1),
+    Column("share", "of the model", 12, 22, need=1, grow=True),
 )
 EMPTY = (line(Span("No model is up. ", Tone.MUTED), "b", Span(" brings one up.", Tone.MUTED)),)
 EMPTY_READ_ONLY = (line(Span("No model is up.", Tone.MUTED)),)

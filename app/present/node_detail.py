@@ -27,7 +27,7 @@ from app.present.words import (
     problem_entries,
     program_of,
 )
-from fleet.model import Address, Device, Node, NodeReading, NodeState, Severity, Snapshot
+from fleet.model import Address, Device, DeviceKind, Node, NodeReading, NodeState, Severity, Snapshot
 from widgets.entries import Cut, Entry, Fact, Gauge, Heading, Paragraph
 from widgets.meters import Meter
 from widgets.spans import Keep, Line, Span, Tone, joined, line, plain
@@ -119,10 +119,11 @@ def _machine(node: Node, reading: NodeReading, old: str) -> list[Entry]:
     memory = reading.memory
     used = used_of(memory.total, memory.available)
     out.append(Gauge("memory", _meter(used, memory.total, " unified" if memory.unified else "")))
-    out += [entry for device in reading.devices for entry in _device(device)]
+    # The processor's memory is the machine's, which stands there already.
+    out += [entry for device in reading.devices if device.kind is not DeviceKind.CPU for entry in _device(device)]
     for disk in reading.disks:
         low = "" if disk.writable else ", not writable"
-        free = f"{size(disk.free)} free of {size(disk.total)}{low}"
+        free = f"{size(disk.free)} free{low}"
         out.append(Fact("disk", line(Span(f"{disk.path}  "), Span(free, Tone.MUTED if disk.writable else Tone.WARN))))
     for interface in reading.interfaces:
         if interface.addresses and LINK_WORDS[interface.kind] not in ("loopback", "container"):

@@ -14,12 +14,12 @@ from widgets.spans import Keep, Line, Span, Tone, joined, line
 
 COLUMNS = (
     Column("state", "state", 4, 13),
-    Column("name", "node", 5, 16, keep=Keep.BOTH, grow=True),
+    Column("name", "node", 5, 16, keep=Keep.BOTH),
     Column("kind", "kind", 4, 9, need=5),
     Column("address", "address", 9, 21, need=4, keep=Keep.END),
     Column("devices", "devices", 8, 17, need=3),
-    Column("memory", "GiB used/total", 16, 20, need=1),
-    Column("services", "services", 6, 22, need=2),
+    Column("memory", "GiB used/total", 16, 28, need=1, grow=True),
+    Column("services", "services", 14, 30, need=2, grow=True),
     Column("age", "age", 4, 8, right=True),
 )
 
@@ -112,7 +112,7 @@ def memory_meter(used: int | None, total: int | None, *, live: bool = True) -> M
     figures: Line = (Span(f"{gib(used)}/{gib(total).strip():<5}", Tone.PLAIN if live else Tone.MUTED),)
     if total is None:
         figures = (Span(f"{UNKNOWN:>5}", Tone.MUTED),)
-    return Meter(fraction(used, total), figures, Tone.BAR if live else Tone.MUTED, longest=12)
+    return Meter(fraction(used, total), figures, Tone.BAR if live else Tone.MUTED, longest=16)
 
 
 def short_label(device: Device) -> str:

@@ -30,6 +30,11 @@ def current(snapshot: Snapshot, now: float, dismissed: int) -> Operation | None:
     return last
 
 
+def is_running(snapshot: Snapshot) -> bool:
+    """Whether anything is under way."""
+    return any(each.state is OperationState.RUNNING for each in snapshot.operations)
+
+
 def title(operation: Operation, now: float) -> Line:
     """State and title in one line."""
     sign = OPERATION_SIGNS[operation.state]

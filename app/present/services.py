@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.present.units import UNKNOWN, rate, size, span
 from app.present.words import FOREIGN, KIND_WORDS, SERVICE_SIGNS, problem_entries, program_of
-from fleet.model import ForeignProcess, Service, ServiceState, Snapshot
+from fleet.model import ForeignProcess, LinkKind, Node, Service, ServiceKind, ServiceState, Snapshot
+from fleet.text import without_secrets
 from widgets.entries import Entry, Fact, Gauge, Heading, Paragraph
 from widgets.meters import Meter
 from widgets.row_spec import Cell, Column, Row
@@ -17,7 +19,7 @@ COLUMNS = (
     Column("state", "state", 4, 10),
     Column("node", "node", 5, 14, keep=Keep.BOTH),
     Column("service", "service", 8, 20, keep=Keep.END),
-    Column("doing", "doing", 10, 34, need=1, grow=True),
+    Column("doing", "doing", 22, 44, need=1, grow=True),
     Column("port", "port", 5, 5, need=3, right=True),
     Column("build", "build", 6, 8, need=4),
     Column("pid", "pid", 5, 8, need=2, right=True),
@@ -58,14 +60,42 @@ def find(snapshot: Snapshot, key: str) -> Selected | None:
     return None
 
 
+def head_of(snapshot: Snapshot) -> Selected | None:
+    """The head of what is up."""
+    return find(snapshot, f"{snapshot.deployment.head}\0{snapshot.deployment.head_service}")
+
+
+def foremost(node: Node) -> Selected | None:
+    """Of a node's services the one that a person wants to see first: what failed, then the head."""
+    worst = (ServiceState.FAILED, ServiceState.STUCK)
+    ordered = sorted(node.services, key=lambda service: (
+        service.state not in worst, service.record.kind is not ServiceKind.COORDINATOR, service.record.id))
+    return Selected(node.name, service=ordered[0]) if ordered else None
+
+
 def rows(snapshot: Snapshot) -> tuple[Row, ...]:
     """Every service of every node, heads first within a node; foreign processes behind ours."""
-    ours = [_row(service) for node in snapshot.nodes.values() for service in node.services]
+    names = holders(snapshot)
+    ours = [_row(service, names) for node in snapshot.nodes.values() for service in node.services]
     theirs = [_foreign_row(node.name, foreign) for node in snapshot.nodes.values() for foreign in node.foreign]
     return (*ours, *theirs)
 
 
-def _row(service: Service) -> Row:
+def holders(snapshot: Snapshot) -> dict[str, str]:
+    """Node names by every address that is known to be theirs and no other's."""
+    out: dict[str, str] = {}
+    shared: set[str] = set()
+    for node in snapshot.nodes.values():
+        own = {address.host for address in node.addresses}
+        for interface in node.reading.interfaces if node.reading else ():
+            if interface.kind not in (LinkKind.LOOPBACK, LinkKind.CONTAINER):
+                own.update(address.partition("/")[0] for address in interface.addresses)
+        shared |= own & out.keys()
+        out.update(dict.fromkeys(own, node.name))
+    return {host: name for host, name in out.items() if host not in shared}
+
+
+def _row(service: Service, names: Mapping[str, str]) -> Row:
     record = service.record
     sign = SERVICE_SIGNS[service.state]
     return Row(
@@ -74,7 +104,7 @@ def _row(service: Service) -> Row:
             sign.line,
             (Span(service.node),),
             (Span(record.id, Tone.STRONG),),
-            doing(service),
+            doing(service, names),
             (Span(str(record.port) if record.port else UNKNOWN),),
             (Span(_build(record.build), Tone.MUTED),),
             (Span(str(record.pid), Tone.MUTED),),
@@ -87,7 +117,7 @@ def _build(build: str) -> str:
     return build.partition(" ")[0] or UNKNOWN
 
 
-def doing(service: Service) -> Cell:
+def doing(service: Service, names: Mapping[str, str] | None = None) -> Cell:
     """What it is about, in a few words; a bar while it loads."""
     if service.progress is not None and service.state is ServiceState.LOADING:
         return Meter(round(service.progress, 2), (Span(f"{round(service.progress * 100):3d}%"),), longest=16)
@@ -100,7 +130,8 @@ def doing(service: Service) -> Cell:
     if service.tokens_per_second is not None:
         parts.append(rate(service.tokens_per_second))
     if service.held_by:
-        parts.append(f"held by {service.held_by}")
+        host = service.held_by.rpartition(":")[0] or service.held_by
+        parts.append(f"held by {(names or {}).get(host.strip('[]'), host)}")
     if not parts and service.detail:
         parts.append(service.detail)
     return (Span(", ".join(parts) or ("free" if service.state is ServiceState.READY else ""), Tone.PLAIN),)
@@ -115,7 +146,7 @@ def _foreign_row(node: str, foreign: ForeignProcess) -> Row:
             FOREIGN.line,
             (Span(node),),
             (Span(program_of(foreign)),),
-            (Span(f"{kind}, not started by us", Tone.MUTED),),
+            (Span(f"not ours: {kind}", Tone.MUTED),),
             (Span(str(foreign.port) if foreign.port else UNKNOWN),),
             (Span(UNKNOWN, Tone.MUTED),),
             (Span(str(process.pid), Tone.MUTED),),
@@ -127,13 +158,13 @@ def _foreign_row(node: str, foreign: ForeignProcess) -> Row:
 def detail(snapshot: Snapshot, selected: Selected, now: float) -> tuple[Entry, ...]:
     """All that is known of a service."""
     if selected.service is not None:
-        return _service_detail(selected.service, now)
+        return _service_detail(selected.service, now, holders(snapshot))
     if selected.foreign is not None:
         return _foreign_detail(selected.node, selected.foreign)
     return ()
 
 
-def _service_detail(service: Service, now: float) -> tuple[Entry, ...]:
+def _service_detail(service: Service, now: float, names: Mapping[str, str]) -> tuple[Entry, ...]:
     record = service.record
     sign = SERVICE_SIGNS[service.state]
     out: list[Entry] = [Heading(f"{service.node}  {record.id}", sign.line)]
@@ -151,7 +182,8 @@ def _service_detail(service: Service, now: float) -> tuple[Entry, ...]:
     if service.tokens_per_second is not None:
         out.append(Fact("speed", line(rate(service.tokens_per_second))))
     if service.held_by:
-        out.append(Fact("held by", line(service.held_by)))
+        holder = names.get(service.held_by.rpartition(":")[0].strip("[]"), "")
+        out.append(Fact("held by", line(Span(f"{holder}  " if holder else ""), service.held_by)))
     out.append(Fact("listens on", line(f"{record.bind or '*'}:{record.port}")))
     out.append(Fact("pid", line(f"{record.pid}", Span(f"  started {record.start_time}", Tone.MUTED)), Keep.START))
     if record.exit_status is not None:
@@ -192,8 +224,8 @@ def command_entries(argv: tuple[str, ...]) -> tuple[Entry, ...]:
 
 
 def command_line(argv: tuple[str, ...]) -> Line:
-    """A command line in shell quoting."""
-    return line(shlex.join(argv))
+    """A command line in shell quoting, without the keys and tokens on it."""
+    return line(shlex.join(without_secrets(argv)))
 
 
 def exit_words(status: int) -> str:

@@ -19,6 +19,8 @@ from fleet.model import (
 from widgets.entries import Entry, Heading, Paragraph
 from widgets.spans import Line, Span, Tone, joined, line
 
+LATELY = 40                    # events in the corner; all of them have a page
+
 
 @dataclass(frozen=True, slots=True)
 class Mode:
@@ -134,11 +136,22 @@ def events(snapshot: Snapshot) -> tuple[Entry, ...]:
     out += [Paragraph(), Heading("what happened")]
     if not snapshot.notices:
         out.append(Paragraph(line(Span("nothing yet", Tone.MUTED))))
-    for notice in reversed(snapshot.notices):
+    out += _notices(snapshot, len(snapshot.notices))
+    return tuple(out)
+
+
+def lately(snapshot: Snapshot) -> tuple[Entry, ...]:
+    """The newest events, for a corner of a large screen."""
+    return tuple(_notices(snapshot, LATELY)) or (Paragraph(line(Span("  nothing yet", Tone.MUTED))),)
+
+
+def _notices(snapshot: Snapshot, number: int) -> list[Entry]:
+    out: list[Entry] = []
+    for notice in list(reversed(snapshot.notices))[:number]:
         sign = SEVERITY_SIGNS[notice.severity]
         at = time.strftime("%H:%M:%S", time.localtime(notice.at_epoch))
         where = f"{notice.node}  " if notice.node else ""
         tone = Tone.PLAIN if notice.severity is Severity.INFO else sign.tone
-        out.append(Paragraph(line(Span(f"{at}  ", Tone.MUTED), Span(f"{sign.glyph} ", sign.tone),
-                                  Span(where, Tone.STRONG), Span(notice.text, tone)), 12))
-    return tuple(out)
+        out.append(Paragraph(line(Span(f"  {at}  ", Tone.MUTED), Span(f"{sign.glyph} ", sign.tone),
+                                  Span(where, Tone.STRONG), Span(notice.text, tone)), 14))
+    return out

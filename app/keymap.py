@@ -1,0 +1,67 @@
+"""Every key of the cockpit, each with an id, so that it can be bound to something else by `App.set_keymap`.
+
+Help, the key line and the palette are made from these; nothing is written down twice. Keys of the
+tables and panes themselves (up, down, page ...) stand with those widgets.
+"""
+
+from __future__ import annotations
+
+from textual.binding import Binding, BindingType
+
+# What changes the fleet: gone with --read-only.
+ACTING = frozenset({"bring_up", "tear_down", "start", "stop", "restart", "adopt", "add_node",
+                    "cancel_operation"})
+
+APP: list[BindingType] = [
+    Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="Every key that does something"),
+    Binding("colon", "command_palette", "Palette", key_display=":", id="app.palette", show=False,
+            tooltip="Everything that can be done now, by name"),
+    Binding("p", "pause", "Pause", id="app.pause", show=False, tooltip="Hold the picture still; the engine goes on"),
+    Binding("ctrl+r", "reload", "Reload", id="app.reload", show=False, tooltip="Read fleet.yaml again"),
+    Binding("ctrl+s", "shoot", "Screenshot", id="app.screenshot", show=False, tooltip="Save the screen as SVG"),
+    Binding("q", "quit", "Quit", id="app.quit", show=False, tooltip="Leave; services go on running"),
+    Binding("ctrl+q", "quit", "Quit", id="app.quit-anywhere", show=False, priority=True, system=True),
+    Binding("ctrl+c", "interrupt", "", id="app.interrupt", show=False, system=True),
+]
+
+FLEET: list[BindingType] = [
+    Binding("b", "bring_up", "Bring up", id="fleet.up", tooltip="Bring a model up; shows the plan first"),
+    Binding("d", "tear_down", "Tear down", id="fleet.down", tooltip="End everything of ours; shows the plan first"),
+    Binding("l", "logs", "Logs", id="fleet.logs", tooltip="The log of the selected service"),
+    Binding("s", "start", "Start", id="service.start", tooltip="Start the selected service again, as it was"),
+    Binding("x", "stop", "Stop", id="service.stop", tooltip="End the selected process (asks first)"),
+    Binding("r", "restart", "Restart", id="service.restart", tooltip="End the selected service and start it again"),
+    Binding("a", "adopt", "Adopt", id="service.adopt", tooltip="Take a foreign process into our care"),
+    Binding("slash", "filter", "Filter", key_display="/", id="fleet.filter",
+            tooltip="Show rows with these words; !word leaves out"),
+    Binding("n", "add_node", "Add node", id="fleet.add-node", tooltip="Add a machine by its address"),
+    Binding("e", "events", "Events", id="fleet.events", tooltip="What is wrong now, and what happened"),
+    Binding("c", "cancel_operation", "Cancel", id="fleet.cancel",
+            tooltip="Stop the running operation and undo what it did (asks first)"),
+    Binding("v", "operation", "Operation", show=False, id="fleet.operation",
+            tooltip="The newest operation, step by step, over the whole screen"),
+    Binding("y", "copy", "Copy", show=False, id="fleet.copy", tooltip="Copy what the detail pane says"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="fleet.copy-command",
+            tooltip="Copy the shell command that does the same"),
+    Binding("tab", "next_panel", "Next panel", show=False, id="fleet.next-panel"),
+    Binding("shift+tab", "previous_panel", "Previous panel", show=False, id="fleet.previous-panel"),
+    Binding("escape", "back", "Back", show=False, id="fleet.back",
+            tooltip="Clear the filter, put an operation that is over away"),
+]
+
+DETAIL: list[BindingType] = [
+    Binding("escape,enter", "back", "Back", id="detail.back"),
+    Binding("q", "back", "Back", show=False, id="detail.quit"),
+    Binding("y", "copy", "Copy", id="detail.copy", tooltip="Copy all of it as text"),
+]
+
+LOGS: list[BindingType] = [
+    Binding("escape", "back", "Back", id="logs.back"),
+    Binding("q", "back", "Back", show=False, id="logs.quit"),
+    Binding("slash", "filter", "Filter", key_display="/", id="logs.filter",
+            tooltip="Lines with these words; !word leaves out"),
+    Binding("p", "pause", "Pause", id="logs.pause", tooltip="Take no new lines; they come when you go on"),
+    Binding("y", "copy", "Copy", id="logs.copy", tooltip="Copy the lines that are shown"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="logs.copy-command",
+            tooltip="Copy the shell command that shows this log"),
+]
