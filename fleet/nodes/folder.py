@@ -47,7 +47,8 @@ class StateFolder:
         if what == "session":
             raise kind(f"{name} has none of setsid, perl and python3, so nothing can be started detached.",
                        "Install util-linux or perl there.", code="no-session")
-        if "No space left" in why or "quota" in why or (space is not None and space < _DISK_FULL_KB):
+        other = any(text in why for text in ("denied", "Read-only", "No such file", "not permitted", "symbolic link"))
+        if "No space left" in why or "quota" in why or (space is not None and space < _DISK_FULL_KB and not other):
             raise kind(f"{id} cannot be written down: the disk of {name} is full.",
                        "Make room in the state folder's file system, or set nodes.<name>.state_dir elsewhere.",
                        code="disk-full")

@@ -35,7 +35,11 @@ def read_listeners(text: str, port: int) -> tuple[Listener, ...]:
     """The listeners on `port` in a script's output; lines that are nothing of ours are left out. Never raises."""
     found: list[Listener] = []
     lsof: dict[int, str] = {}
+    inodes: dict[str, tuple[int, str]] = {}
     pid: int | None = None
+    for line in text.split("\n"):
+        if match := re.fullmatch(r"inode\|(\d{1,20}) (\d{1,10}) ?(.*)", line, re.ASCII):
+            inodes[match[1]] = (int(match[2]), match[3])
     for line in text.split("\n"):
         tool, bar, rest = line.partition("|")
         if not bar:
@@ -54,7 +58,7 @@ def read_listeners(text: str, port: int) -> tuple[Listener, ...]:
         elif tool == "proc":
             words = rest.split()
             if len(words) >= 4 and words[3] == "0A":
-                _add(found, _from_hex(words[1]), port, None, "")
+                _add(found, _from_hex(words[1]), port, *inodes.get(words[9] if len(words) > 9 else "", (None, "")))
         elif tool == "lsof" and rest:
             if rest[0] == "p":
                 pid = int(rest[1:]) if re.fullmatch(r"p[0-9]{1,10}", rest) else None

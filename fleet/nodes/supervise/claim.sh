@@ -57,7 +57,9 @@ qd_make_state_folder() {
 # qd_take FILE LINE: make FILE with that one line, only if it is not there. A hard link appears whole or
 # not at all, so nobody ever sees a lock without its owner.
 qd_take() {
-    printf '%s\n' "$2" >"$1.$$" 2>/dev/null && ln "$1.$$" "$1" 2>/dev/null
+    qd_written=''
+    if printf '%s\n' "$2" 2>/dev/null >"$1.$$" && [ -s "$1.$$" ]; then qd_written=yes; fi
+    [ -n "$qd_written" ] && ln "$1.$$" "$1" 2>/dev/null
     qd_result=$?
     rm -f "$1.$$"
     return "$qd_result"
@@ -96,10 +98,8 @@ qd_lock() {
             qd_unlock_at_exit
             return 0
         fi
-        if [ ! -e "$qd_lock_file" ]; then
-            [ -w "$qd_folder/locks" ] && continue
-            return 1
-        fi
+        [ -n "$qd_written" ] || break
+        if [ ! -e "$qd_lock_file" ]; then continue; fi
         qd_read_line "$qd_lock_file" || continue
         if qd_is_alive "${qd_text%% *}" "${qd_text#* }"; then return 1; fi
         if qd_take_over "$qd_lock_file" "$qd_text" "$qd_lock_line"; then
@@ -107,6 +107,8 @@ qd_lock() {
             return 0
         fi
     done
+    # Not somebody else's: it could not be written at all.
+    if [ -z "$qd_written" ]; then qd_cannot write; fi
     return 1
 }
 
@@ -140,6 +142,27 @@ qd_listening() {
     fi
 }
 
+# qd_inode_owners: "inode|INODE PID PROGRAM" for the sockets that listen on qd_port, by looking through
+# the open files of all processes; for nodes that have /proc but no ss.
+qd_inode_owners() {
+    grep -hi ":$(printf '%04X' "$qd_port") [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+        while IFS=' ' read -r _ _ _ _ _ _ _ _ _ qd_inode _; do
+            case $qd_inode in '' | 0 | *[!0123456789]*) continue ;; esac
+            LC_ALL=C ls -l /proc/[0123456789]*/fd 2>/dev/null | grep -e '^/proc/' -e "socket:\[$qd_inode\]" |
+                while IFS= read -r qd_line; do
+                    case $qd_line in
+                    /proc/*) qd_whose=${qd_line#/proc/} ;;
+                    *)
+                        qd_whose=${qd_whose%%/*}
+                        IFS= read -r qd_comm <"/proc/$qd_whose/comm"
+                        printf 'inode|%s %s %s\n' "$qd_inode" "$qd_whose" "$qd_comm"
+                        break
+                        ;;
+                    esac
+                done
+        done
+}
+
 # qd_listeners PORT: prints what the node's own tools say of who listens there, "tool|line" each, for
 # listeners.py. On macOS lsof shows only our own processes, so netstat has to speak as well.
 qd_listeners() {
@@ -148,7 +171,7 @@ qd_listeners() {
         LC_ALL=C ss -ltnp 2>/dev/null | grep ":$qd_port " | sed -n 's/^/ss|/p;20q'
     elif [ -r /proc/net/tcp ]; then
         grep -hi ":$(printf '%04X' "$qd_port") [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null | sed -n 's/^/proc|/p;20q'
-        LC_ALL=C netstat -ltnp 2>/dev/null | grep ":$qd_port " | sed -n 's/^/netstat|/p;20q'
+        qd_inode_owners
     else
         LC_ALL=C netstat -an 2>/dev/null | grep "[.:]$qd_port .*LISTEN" | sed -n 's/^/netstat|/p;20q'
     fi

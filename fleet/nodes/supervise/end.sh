@@ -1,5 +1,6 @@
 # One rung of the ladder: a signal, then up to TICKS looks whether it helped.
 # service SETTING ID SIGNAL TICKS  |  process PID START SIGNAL TICKS
+# (busybox's kill knows no --, so signal and group are given the old way.)
 # Nothing is signalled before pid and start time match, here and now.
 qd_here=''
 if [ "$1" = service ]; then
@@ -36,12 +37,12 @@ else
 fi
 qd_target=$qd_pid
 [ "$qd_group" != "$qd_pid" ] || qd_target=-$qd_pid
-if ! kill -s "$4" -- "$qd_target" 2>/dev/null && qd_is_alive "$qd_pid" "$qd_pid_start"; then
+if ! kill "-$4" "$qd_target" 2>/dev/null && qd_is_alive "$qd_pid" "$qd_pid_start"; then
     printf 'refused %s\n' "$(ps -o user= -p "$qd_pid" 2>/dev/null)"
     exit 0
 fi
 # One that was stopped by a signal does not hear TERM before it goes on.
-[ "$4" != TERM ] || kill -s CONT -- "$qd_target" 2>/dev/null || :
+[ "$4" != TERM ] || kill -CONT "$qd_target" 2>/dev/null || :
 qd_waited=0
 while qd_is_alive "$qd_pid" "$qd_pid_start"; do
     if [ "$qd_waited" -ge "$5" ]; then
@@ -51,11 +52,11 @@ while qd_is_alive "$qd_pid" "$qd_pid_start"; do
     qd_tick
 done
 # Its children: the group cannot be anybody else's as long as one of them is in it.
-if [ "$qd_target" != "$qd_pid" ] && kill -s 0 -- "$qd_target" 2>/dev/null; then
+if [ "$qd_target" != "$qd_pid" ] && kill -0 "$qd_target" 2>/dev/null; then
     qd_waited=0
-    while kill -s 0 -- "$qd_target" 2>/dev/null && [ "$qd_waited" -lt 10 ]; do
+    while kill -0 "$qd_target" 2>/dev/null && [ "$qd_waited" -lt 10 ]; do
         qd_tick
     done
-    kill -s KILL -- "$qd_target" 2>/dev/null || :
+    kill -KILL "$qd_target" 2>/dev/null || :
 fi
 printf 'gone ended\n'

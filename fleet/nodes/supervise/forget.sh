@@ -10,7 +10,8 @@ fi
 for qd_name; do
     qd_here=$qd_folder/services/$qd_name
     if ! qd_is_id "$qd_name" || [ -h "$qd_here" ] || [ ! -d "$qd_here" ]; then continue; fi
-    if ! qd_lock "service-$qd_name"; then
+    # A disk too full for a lock is one more reason to go on.
+    if ! qd_lock "service-$qd_name" && [ -n "$qd_written" ]; then
         printf 'busy %s\n' "$qd_name"
         continue
     fi

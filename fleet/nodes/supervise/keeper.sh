@@ -62,7 +62,7 @@ qd_child=$!
 if qd_look "$qd_child"; then qd_child_start=$qd_start; else qd_child_start=gone; fi
 if ! qd_write_pid; then
     # Not waited for yet, so this pid is still our child's and nobody else's.
-    kill -s KILL -- "-$qd_child" 2>/dev/null || kill -s KILL "$qd_child" 2>/dev/null
+    kill -KILL "-$qd_child" 2>/dev/null || kill -KILL "$qd_child" 2>/dev/null
     wait "$qd_child"
     rm -f pid.json.new
     printf 'cannot write pid.json\n'

@@ -20,6 +20,7 @@ while [ "$qd_tries" -lt 3 ]; do
         printf 'taken\n'
         exit 0
     fi
+    [ -n "$qd_written" ] || break
     if [ ! -e "$qd_file" ]; then continue; fi
     qd_read_line "$qd_file" || :
     qd_until=${qd_text%% *}
@@ -34,4 +35,4 @@ while [ "$qd_tries" -lt 3 ]; do
         exit 0
     fi
 done
-if [ -e "$qd_file" ]; then printf 'held 0 \n'; else qd_cannot write; fi
+if [ -n "$qd_written" ]; then printf 'held 0 \n'; else qd_cannot write; fi
