@@ -14,8 +14,7 @@ from app.face import EngineFace, MakeEngine
 from app.output import note
 from app.session import SETTLE_TIMEOUT
 from app.terminal import TerminalChoice, prepare_environment
-from app.which_fleet import which_fleet
-from fleet.events import BringUp
+from fleet.errors import FleetError
 
 
 def run(options: argparse.Namespace) -> int:
@@ -25,10 +24,13 @@ def run(options: argparse.Namespace) -> int:
 
         note(f"{why}: running without the cockpit, as with --no-ui")
         return headless.run(options)
-    from app.engines import engine_maker
+    def maker() -> MakeEngine:
+        from app.engines import engine_maker
+        from app.which_fleet import which_fleet
 
-    which = which_fleet(options)
-    return open_cockpit(engine_maker(which, options, discover=True, interactive=True), options)
+        return engine_maker(which_fleet(options), options, discover=True, interactive=True)
+
+    return open_cockpit(maker, options)
 
 
 def no_cockpit() -> str:
@@ -36,15 +38,30 @@ def no_cockpit() -> str:
     return _choice(None).reason
 
 
-def open_cockpit(make_engine: MakeEngine, options: argparse.Namespace) -> int:
-    """Show the cockpit until the person leaves it. Services on the nodes go on."""
+def open_cockpit(maker: Callable[[], MakeEngine], options: argparse.Namespace) -> int:
+    """Show the cockpit until the person leaves it. Services on the nodes go on.
+
+    `maker` is asked for the engine's maker once the first frame stands; a `FleetError` of it (fleet.yaml is
+    broken) ends the cockpit and is raised.
+    """
     choice = _choice(options.rate)
     os.environ.update(choice.environment)  # Textual reads it once, when it is imported
     from app.cockpit import CockpitApp
 
-    app = CockpitApp(in_the_background(make_engine), read_only=options.read_only, rate=choice.rate, ansi=choice.ansi,
-                     theme=choice.theme)
+    async def make() -> EngineFace:
+        try:
+            make_engine = await asyncio.to_thread(maker)
+        except FleetError as error:
+            refused.append(error)
+            app.exit(return_code=ExitCode.FAILED)
+            raise
+        return await in_the_background(make_engine)()
+
+    refused: list[FleetError] = []
+    app = CockpitApp(make, read_only=options.read_only, rate=choice.rate, ansi=choice.ansi, theme=choice.theme)
     app.run(mouse=choice.mouse)
+    if refused:
+        raise refused[0]
     if app.return_code and app.failure is not None:
         raise app.failure
     return app.return_code or ExitCode.OK
@@ -75,6 +92,8 @@ class _BringsUp:
         return getattr(self._engine, name)
 
     async def run(self) -> None:
+        from fleet.events import BringUp
+
         async with asyncio.TaskGroup() as group:
             group.create_task(self._engine.run())
             await self._engine.settled(SETTLE_TIMEOUT)

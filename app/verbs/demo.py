@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
         return run_headless(make, Headless(json=options.json, up=config.model, until_up=options.once,
                                            on_serving=None if options.json else say_how_to_talk,
                                            leave_when_down=True))
-    code = open_cockpit(bringing_up(make, config.model), options)
+    code = open_cockpit(lambda: bringing_up(make, config.model), options)
     if any(record.alive for record in demo_records()):
         note("the demo runs on without the cockpit; `quarterdeck down` ends it")
     return code
