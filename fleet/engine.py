@@ -97,8 +97,7 @@ class Engine:
         try:
             async with asyncio.timeout(timeout):
                 await self._started.wait()
-                if not self.config.nodes:
-                    await self._looked_around.wait()
+                await self._looked_around.wait()   # at once where nothing is looked for
                 while waiting := [w for w, _ in self._watchers.values() if not w.tried.is_set()]:
                     await waiting[0].tried.wait()
         except TimeoutError:
