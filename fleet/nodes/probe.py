@@ -19,12 +19,12 @@ from fleet.nodes import programs, sections
 from fleet.nodes.hardware import amd, apple, disks, memory, network, nvidia, processor, vulkan
 from fleet.nodes.hardware.devices import Told, assemble, problems_of
 from fleet.nodes.hardware.figures import MIB, key_values, label, whole
-from fleet.nodes.hardware.llama_devices import read_list_devices
 from fleet.nodes.processes import read_processes
 from fleet.nodes.records import STATE_SH, read_listing
 from fleet.nodes.sections import Sections
-from fleet.nodes.sockets import read_kernel_sockets, read_netstat
+from fleet.nodes.sockets import read_netstat, read_ss, read_table, with_owners
 from fleet.nodes.transport import Transport
+from fleet.runtimes.devices import parse_device_list
 
 _MOST_FOLDERS = 64
 _MOST_PORTS = 128
@@ -67,12 +67,16 @@ def arguments(settings: ProbeSettings, previous: NodeReading | None, *, full: bo
     ports = dict.fromkeys([*settings.ports, *(service.port for service in previous.services)] if previous
                           else settings.ports)
     given = [token, "full" if full else "quick", f"state={settings.state_dir}"]
-    given += [f"port={port:04X}" for port in list(ports)[:_MOST_PORTS] if 0 < port < 65536]
     if previous is not None:
         engines = {process.pid for process in previous.processes}
+        listeners = [s for s in previous.sockets if s.listening and s.pid in engines]
+        ports.update(dict.fromkeys(s.local_port for s in listeners))
+        given += [f"seen={process.pid}" for process in previous.processes if process.user]
+        given += [f"settled={pid}" for pid in sorted({s.pid or 0 for s in listeners})]
         owners = dict.fromkeys(s.pid for s in previous.sockets if s.listening and s.pid and s.pid not in engines)
         owners.update(dict.fromkeys(service.pid for service in previous.services if service.alive))
         given += [f"owner={pid}" for pid in list(owners)[:64]]
+    given += [f"port={port}" for port in list(ports)[:_MOST_PORTS] if 0 < port < 65536]
     if full:
         given += [f"first={'yes' if previous is None else 'no'}",
                   f"amd-names={'no' if previous is not None and _knows_amd_names(previous) else 'yes'}"]
@@ -180,11 +184,11 @@ def _with_processes(reading: NodeReading, given: Sections, settings: ProbeSettin
     linux = "meminfo" in given.texts
     if "processes" in given.texts:
         reading = replace(reading, processes=read_processes(
-            given.numbered("process"), given.get("processes"), linux=linux))
+            given.numbered("process"), given.get("processes"), reading.processes, linux=linux))
     ports = frozenset(settings.ports) | {service.port for service in reading.services}
-    if "sockets" in given.texts and "descriptors" in given.texts:
-        return replace(reading, sockets=read_kernel_sockets(
-            given.get("sockets"), given.get("descriptors"), reading.processes, ports))
+    if "descriptors" in given.texts:
+        rows = read_ss(given.get("ss")) or read_table(given.get("sockets"))
+        return replace(reading, sockets=with_owners(rows, given.get("descriptors"), reading.processes, ports))
     if "netstat" in given.texts and "lsof" in given.texts:
         return replace(reading, sockets=read_netstat(
             given.get("netstat"), given.get("lsof"), reading.processes, ports))
@@ -279,7 +283,7 @@ def _with_devices(reading: NodeReading, given: Sections, before: NodeReading) ->
     listed = given.tool("devices")
     heaps = given.tool("vulkan")
     devices = assemble(
-        Told(vendors, None if listed is None else read_list_devices(listed.text),
+        Told(vendors, None if listed is None else apple.unified(parse_device_list(listed.text)),
              None if heaps is None else vulkan.read_vulkaninfo(heaps.text), given.full and given.whole),
         before.devices, reading.cpu, reading.memory)
     unified = any(device.unified for device in devices) if given.full else reading.memory.unified or any(

@@ -144,7 +144,7 @@ qd_gpu_figures() {
 qd_engines() {
     qd_pids='' qd_pythons='' qd_count=0
     qd_text=$(grep -sHE '^(llama-server|ggml-rpc-serve|rpc-server|ollama|vllm|VLLM|[tT]iny[tT]itan|python)' \
-        /proc/[0-9]*/comm | head -n 2000)
+        /proc/[0-9]*/comm)
     while IFS= read -r qd_line; do
         qd_pid=${qd_line#/proc/}
         qd_pid=${qd_pid%%/*}
@@ -173,7 +173,12 @@ QD_END
     qd_mark processes
     if [ -n "$qd_pids" ]; then
         getconf PAGESIZE
-        (cd /proc && ls -ld $qd_pids) | head -c 16384
+        # Whose it is does not change: asked once for each.
+        qd_text=''
+        for qd_pid in $qd_pids; do
+            case $qd_seen in *" $qd_pid "*) ;; *) qd_text="$qd_text /proc/$qd_pid" ;; esac
+        done
+        [ -z "$qd_text" ] || ls -ld $qd_text | head -c 16384
     fi
 }
 
@@ -196,33 +201,45 @@ QD_ALL
     qd_mark processes
 }
 
-# qd_sockets: TCP of the ports in question and of every port that an engine listens on. The kernel's
-# own table says all that ss says, in every place, and of a listener how many wait; whose a socket is
-# stands in /proc/PID/fd. A LISTEN row: "0: 0100007F:C384 00000000:0000 0A 00000000:00000002 ... inode".
+# qd_sockets: TCP of the ports in question and of every port that an engine listens on. Whose a socket
+# is stands in /proc/PID/fd, by inode. ss asks the kernel for just the rows that matter; reading
+# /proc/net/tcp walks its whole hash table (9 ms against 2 here), so that is for nodes without ss.
+# All listeners are looked at when an engine is not known yet by a port of its own.
 qd_sockets() {
-    qd_mark sockets
-    qd_fds='' qd_pattern=$qd_hex_ports
-    if [ -n "$qd_pids$qd_owner_pids" ]; then
-        qd_text=''
-        for qd_pid in $qd_pids $qd_owner_pids; do qd_text="$qd_text /proc/$qd_pid/fd/"; done
-        # Of one folder alone `ls` would not print the name.
-        qd_fds=$(ls -l $qd_text /proc/self/fd/ 2>/dev/null | grep -E '^/proc|socket:' | head -c 262144)
-    fi
-    qd_listen=$(grep -shE '^ *[0-9]+: [0-9A-F]+:[0-9A-F]+ [0-9A-F]+:0000 0A ' /proc/net/tcp /proc/net/tcp6 | head -n 1000)
-    qd_ownerless=''
-    while IFS=' ' read -r _ qd_local _ _ _ _ _ _ _ qd_inode _; do
-        qd_port=${qd_local##*:}
-        [ -n "$qd_port" ] || continue
-        case $qd_fds in
-        *"[$qd_inode]"*) qd_pattern="$qd_pattern|$qd_port" ;;
-        *) case "|$qd_hex_ports|" in *"|$qd_port|"*) qd_ownerless="$qd_ownerless|$qd_inode" ;; esac ;;
-        esac
-    done <<QD_END
+    qd_fds='' qd_text='' qd_search=no
+    [ "$qd_mode" = quick ] || qd_search=yes
+    for qd_pid in $qd_pids; do
+        case $qd_settled in *" $qd_pid "*) ;; *) qd_search=yes ;; esac
+    done
+    for qd_pid in $qd_pids $qd_owner_pids; do qd_text="$qd_text /proc/$qd_pid/fd/"; done
+    # Of one folder alone `ls` would not print the name.
+    [ -z "$qd_text" ] || qd_fds=$(ls -l $qd_text /proc/self/fd/ 2>/dev/null | grep -m 4096 -E '^/proc|socket:')
+    qd_ownerless='' qd_listen=''
+    if qd_have ss && { [ "$qd_search" = no ] || qd_listen=$(ss -Htlne 2>/dev/null); }; then
+        qd_mark ss
+        while [ -n "$qd_listen" ] && IFS=' ' read -r _ _ _ qd_local _ qd_line; do
+            qd_own_port "${qd_local##*:}" "${qd_line#*ino:}"
+        done <<QD_END
 $qd_listen
 QD_END
-    if [ -n "$qd_pattern" ]; then
-        grep -shE "^ *[0-9]+: [0-9A-F]+:(${qd_pattern#|}) [0-9A-F]+:[0-9A-F]+ (0A|01) " /proc/net/tcp /proc/net/tcp6 |
-            head -c 262144
+        qd_text=''
+        for qd_port in $qd_ports; do qd_text="$qd_text or sport = :$qd_port"; done
+        if [ -n "$qd_text" ]; then
+            ss -Htane state listening state established "( ${qd_text# or } )" | head -c 262144
+        fi
+    else
+        # "0: 0100007F:C384 00000000:0000 0A 00000000:00000002 00:00000000 00000000 0 0 INODE ..."
+        qd_listen=$(grep -shE '^ *[0-9]+: [0-9A-F]+:[0-9A-F]+ [0-9A-F]+:[0-9A-F]+ (0A|01) ' /proc/net/tcp /proc/net/tcp6 |
+            head -c 1048576)
+        while IFS=' ' read -r _ qd_local _ qd_value _ _ _ _ _ qd_inode _; do
+            case $qd_value in 0A) qd_own_port "$((0x${qd_local##*:}))" "$qd_inode" ;; esac
+        done <<QD_END
+$qd_listen
+QD_END
+        qd_mark sockets
+        qd_text=''
+        for qd_port in $qd_ports; do qd_text="$qd_text|$(printf %04X "$qd_port")"; done
+        [ -z "$qd_text" ] || printf '%s\n' "$qd_listen" | grep -E "^ *[0-9]+: [0-9A-F]+:(${qd_text#|}) "
     fi
     qd_mark descriptors
     printf '%s\n' "$qd_fds"
@@ -240,6 +257,16 @@ QD_END
     done
 }
 
+# qd_own_port PORT INODE...: a listener. An engine's port is wanted; a wanted port of nobody we know is noted.
+qd_own_port() {
+    case $qd_fds in
+    *"[${2%% *}]"*)
+        case " $qd_ports " in *" $1 "*) ;; *) qd_ports="$qd_ports $1" ;; esac
+        ;;
+    *) case " $qd_ports " in *" $1 "*) qd_ownerless="$qd_ownerless|${2%% *}" ;; esac ;;
+    esac
+}
+
 qd_sockets_elsewhere() {
     qd_mark netstat
     netstat -an -p tcp 2>/dev/null | grep -E 'LISTEN|ESTABLISHED' | head -c 131072
@@ -254,7 +281,7 @@ qd_sockets_elsewhere() {
 qd_probe() {
     qd_token=$1 qd_mode=$2
     shift 2
-    qd_timeout='' qd_state_dir='' qd_hex_ports='' qd_owner_pids='' qd_want_amd_names=no qd_first=no
+    qd_timeout='' qd_state_dir='' qd_ports='' qd_settled=' ' qd_seen=' ' qd_owner_pids='' qd_want_amd_names=no qd_first=no
     qd_nl='
 '
     unset OMP_NUM_THREADS OMP_THREAD_LIMIT
@@ -265,7 +292,9 @@ qd_probe() {
         qd_value=${qd_arg#*=}
         case $qd_arg in
         state=*) qd_state_dir=$qd_value ;;
-        port=*) qd_hex_ports="$qd_hex_ports|$qd_value" ;;
+        port=*) qd_ports="$qd_ports $qd_value" ;;
+        seen=*) qd_seen="$qd_seen$qd_value " ;;
+        settled=*) qd_settled="$qd_settled$qd_value " ;;
         owner=*) qd_owner_pids="$qd_owner_pids $qd_value" ;;
         first=*) qd_first=$qd_value ;;
         amd-names=*) qd_want_amd_names=$qd_value ;;
@@ -276,7 +305,12 @@ qd_probe() {
     if [ "$qd_mode" = full ]; then qd_identity_sections "$@"; fi
     if [ "$qd_system" = linux ]; then
         qd_mark meminfo
-        head -c 4096 /proc/meminfo
+        # What counts stands in the first lines, and reading those needs no fork.
+        qd_count=0
+        while [ "$qd_count" -lt 5 ] && IFS= read -r qd_line; do
+            qd_count=$((qd_count + 1))
+            printf '%s\n' "$qd_line"
+        done </proc/meminfo
         qd_mark cgroups
         [ ! -r /proc/self/cgroup ] || qd_cgroups
         qd_mark loadavg

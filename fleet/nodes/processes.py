@@ -14,21 +14,24 @@ _PYTHON = re.compile(r"python[0-9.]*$")
 _QUESTIONS = frozenset({"--version", "--list-devices", "--help", "-h"})   # asked by a probe, gone in a moment
 _START = re.compile(r"[A-Za-z0-9:._-]{1,128}")
 _STAT = re.compile(r"^([0-9]{1,10}) \((.*)\) (\S.*)$", re.DOTALL)
-_OWNER = re.compile(r"^d\S+\s+[0-9]+\s+(\S{1,64})\s.*\s([0-9]{1,10})$")
+_OWNER = re.compile(r"^d\S+\s+[0-9]+\s+(\S{1,64})\s.*\s/proc/([0-9]{1,10})$")
 _TICKS = 100            # of a second; USER_HZ is the same on all that llama.cpp runs on
 _MOST_ARGUMENTS = 512
 _MOST = 64
 
 
-def read_processes(blocks: Mapping[str, str], footer: str = "", *, linux: bool = True) -> tuple[Process, ...]:
+def read_processes(blocks: Mapping[str, str], footer: str = "", before: Sequence[Process] = (), *,
+                   linux: bool = True) -> tuple[Process, ...]:
     """Processes from their blocks: pid -> start time, stat (or a ps line), argv separated by NUL.
 
-    `footer` has the page size and an `ls -ld` line for each pid. Left out: what only has an engine's
-    name somewhere in its arguments, probes' own questions, and a wrapper script whose engine is listed.
+    `footer` has the page size and an `ls -ld` line for each pid that was not in `before`. Left out:
+    what only has an engine's name somewhere in its arguments, probes' own questions, and a wrapper
+    script whose engine is listed.
     """
     first, _, listing = footer.partition("\n")
     page = whole(first) or 4096
     owners = {match[2]: match[1] for line in listing.split("\n")[:1024] if (match := _OWNER.match(line.rstrip()))}
+    owned = {(process.pid, process.start_time): process.user for process in before}
     found = []
     for pid, block in list(blocks.items())[:_MOST]:
         number_of = whole(pid)
@@ -37,7 +40,8 @@ def read_processes(blocks: Mapping[str, str], footer: str = "", *, linux: bool =
         start, _, rest = block.partition("\n")
         if not _START.fullmatch(start):
             continue
-        process = _linux(number_of, start, rest, page, owners.get(pid, "")) if linux else _ps(number_of, start, rest)
+        owner = owners.get(pid) or owned.get((number_of, start), "")
+        process = _linux(number_of, start, rest, page, owner) if linux else _ps(number_of, start, rest)
         if process is not None and is_engine(process.argv) and not _QUESTIONS & set(process.argv[1:]):
             found.append(process)
     parents = {process.parent for process in found}

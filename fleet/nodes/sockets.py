@@ -18,6 +18,7 @@ _COMM = re.compile(r"^@comm ([0-9]{1,10}) (.{0,64})$")
 _SS = re.compile(r"^(?:([A-Z0-9-]{4,10})\s+)?([0-9]{1,12})\s+([0-9]{1,12})\s+"
                  r"(\S+):([0-9*]{1,5})\s+(\S+):([0-9*]{1,5})"
                  r"(?:\s+users:\(\(\"([^\"]{0,64})\",pid=([0-9]{1,10}))?")
+_SS_INODE = re.compile(r"\bino:([0-9]{1,20})\b")
 _NETSTAT = re.compile(r"^tcp\S*\s+([0-9]{1,12})\s+[0-9]+\s+(\S+)\.([0-9]{1,5})\s+(\S+)\.([0-9*]{1,5})"
                       r"\s+(LISTEN|ESTABLISHED)")
 _MOST = 4096
@@ -73,19 +74,22 @@ def read_owners(text: str) -> tuple[dict[str, int], dict[int, str]]:
     return inodes, names
 
 
-def read_kernel_sockets(table: str, owners: str, processes: Iterable[Process],
-                        ports: frozenset[int]) -> tuple[Socket, ...]:
-    """The sockets of `ports` and of every port that one of `processes` listens on, each with its owner."""
+def with_owners(rows: Iterable[tuple[Socket, str]], owners: str, processes: Iterable[Process],
+                ports: frozenset[int]) -> tuple[Socket, ...]:
+    """The sockets of `ports` and of every port that one of `processes` listens on, each with its owner.
+
+    `rows` has each socket with its inode; `owners` is the text that `read_owners` reads.
+    """
     inodes, names = read_owners(owners)
     engines = {process.pid: process.argv[0].rpartition("/")[2][:64] for process in processes}
     names |= engines
-    sockets = [_owned(socket, inodes.get(inode), names) for socket, inode in read_table(table)]
+    sockets = [_owned(socket, inodes.get(inode, socket.pid), names) for socket, inode in rows]
     return _of_interest(sockets, set(engines), ports)
 
 
 def _owned(socket: Socket, pid: int | None, names: dict[int, str]) -> Socket:
     return Socket(socket.local_host, socket.local_port, socket.peer_host, socket.peer_port, socket.listening,
-                  socket.recv_queue, pid, names.get(pid, "") if pid is not None else "")
+                  socket.recv_queue, pid, names.get(pid, socket.program) if pid is not None else "")
 
 
 def _of_interest(sockets: list[Socket], engines: set[int], ports: frozenset[int]) -> tuple[Socket, ...]:
@@ -93,8 +97,11 @@ def _of_interest(sockets: list[Socket], engines: set[int], ports: frozenset[int]
     return tuple(socket for socket in sockets if socket.local_port in wanted)
 
 
-def read_ss(text: str) -> tuple[Socket, ...]:
-    """Rows of `ss -Htnp`, with the state column or (when one state was asked for) without it."""
+def read_ss(text: str) -> tuple[tuple[Socket, str], ...]:
+    """Rows of `ss -Htan`, each with its inode ("" without -e) and its owner where -p told one.
+
+    Without a state column (one state alone was asked for) a row with a peer is a connection.
+    """
     found = []
     for line in text.split("\n")[:_MOST]:
         match = _SS.match(line)
@@ -104,9 +111,10 @@ def read_ss(text: str) -> tuple[Socket, ...]:
         if local is None or local > 65535:
             continue
         listening = match[1] == "LISTEN" or (match[1] is None and peer is None)
-        found.append(Socket(
+        inode = _SS_INODE.search(line)
+        found.append((Socket(
             _plain(match[4]), local, "" if listening else _plain(match[6]), 0 if listening else min(peer or 0, 65535),
-            listening, int(match[2]), whole(match[9] or ""), match[8] or ""))
+            listening, int(match[2]), whole(match[9] or ""), match[8] or ""), inode[1] if inode else ""))
     return tuple(found)
 
 

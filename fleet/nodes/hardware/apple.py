@@ -20,6 +20,12 @@ def working_set(memsize: int) -> int:
     return memsize * 3 // 4 if memsize > 32 * GIB else memsize * 2 // 3
 
 
+def unified(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+    """llama.cpp's list with Apple's own GPUs marked: their memory is the main memory."""
+    return tuple(replace(device, unified=True) if device.kind is DeviceKind.METAL and device.label.startswith("Apple")
+                 else device for device in devices)
+
+
 def read_system_profiler(text: str, memsize: int | None = None, wired_limit: int | None = None) -> tuple[Device, ...]:
     """GPUs as Metal sees them, those with their own memory first; integrated ones of Intel Macs last.
 

@@ -28,8 +28,9 @@ _ARM_PARTS = {
     "0xd09": "Cortex-A73", "0xd0a": "Cortex-A75", "0xd0b": "Cortex-A76", "0xd0c": "Neoverse N1", "0xd0d": "Cortex-A77",
     "0xd40": "Neoverse V1", "0xd41": "Cortex-A78", "0xd42": "Cortex-A78AE", "0xd44": "Cortex-X1",
     "0xd46": "Cortex-A510", "0xd47": "Cortex-A710", "0xd48": "Cortex-X2", "0xd49": "Neoverse N2",
-    "0xd4d": "Cortex-A715", "0xd4e": "Cortex-X3", "0xd4f": "Neoverse V2", "0xd80": "Cortex-A520", "0xd81": "Cortex-A720", "0xd82": "Cortex-X4",
-    "0xd85": "Cortex-X925", "0xd87": "Cortex-A725",
+    "0xd4d": "Cortex-A715", "0xd4e": "Cortex-X3", "0xd4f": "Neoverse V2",
+    "0xd80": "Cortex-A520", "0xd81": "Cortex-A720", "0xd82": "Cortex-X4", "0xd85": "Cortex-X925",
+    "0xd87": "Cortex-A725",
 }
 _MOST = 4096        # logical processors
 _FLAG_LINE = re.compile(r"^(?:flags|Features)\s*:(.*)$", re.MULTILINE)
