@@ -96,8 +96,9 @@ def test_no_text_makes_it_fail(text: str) -> None:
 
 
 @given(st.lists(st.sampled_from(
-    ["service a", "service b", "state alive", "state torn", f"pid|{json.dumps(PID_JSON)}", "pid|{", "exit 9", "exit 999",
-     "exit x", "log 5", "log -5", "log 99999999999999999999999", "stopping", "more", "odd", "facts|{}", "refused|x"])))
+    ["service a", "service b", "state alive", "state torn", f"pid|{json.dumps(PID_JSON)}", "pid|{", "exit 9",
+     "exit 999", "exit x", "log 5", "log -5", "log 99999999999999999999999", "stopping", "more",
+      "odd", "facts|{}", "refused|x"])))
 def test_no_order_of_lines_makes_it_fail(lines: list[str]) -> None:
     assert all(record.pid == 4711 for record in parse_services(section(*lines)))
 

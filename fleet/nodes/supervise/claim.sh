@@ -142,6 +142,19 @@ qd_listening() {
     fi
 }
 
+# qd_has_port PID PORT: is it this very process that listens there? (Not the one that was quicker.)
+qd_has_port() {
+    if [ -r /proc/net/tcp ]; then
+        qd_listening "$2" || return 1
+        for qd_inode in $(grep -hi ":$(printf '%04X' "$2") [0-9A-F]*:0000 0A " /proc/net/tcp /proc/net/tcp6 2>/dev/null |
+            while IFS=' ' read -r _ _ _ _ _ _ _ _ _ qd_inode _; do printf '%s ' "$qd_inode"; done); do
+            if LC_ALL=C ls -l "/proc/$1/fd" 2>/dev/null | grep -q "socket:\[$qd_inode\]"; then return 0; fi
+        done
+        return 1
+    fi
+    lsof -a -nP -p "$1" "-iTCP:$2" -sTCP:LISTEN >/dev/null 2>&1
+}
+
 # qd_inode_owners: "inode|INODE PID PROGRAM" for the sockets that listen on qd_port, by looking through
 # the open files of all processes; for nodes that have /proc but no ss.
 qd_inode_owners() {

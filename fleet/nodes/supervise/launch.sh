@@ -63,7 +63,7 @@ QD_END
 qd_waited=0
 while [ "$qd_waited" -lt "$5" ]; do
     qd_is_alive "$qd_child" "$qd_child_start" || break
-    if [ "$4" -gt 0 ] && qd_listening "$4"; then break; fi
+    if [ "$4" -gt 0 ] && qd_has_port "$qd_child" "$4"; then break; fi
     qd_tick
 done
 if ! qd_is_alive "$qd_child" "$qd_child_start"; then
