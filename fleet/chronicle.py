@@ -20,7 +20,7 @@ def notices(before: Snapshot, after: Snapshot) -> Iterator[Line]:
     if after.nodes is not before.nodes:
         yield from _node_lines(before, after)
     if after.deployment.state is not before.deployment.state:
-        yield from _deployment_line(after)
+        yield from _deployment_line(before, after)
     if after.operations is not before.operations:
         yield from _operation_lines(before, after)
     if after.config_problems and after.config_problems != before.config_problems:
@@ -48,10 +48,10 @@ def _node_lines(before: Snapshot, after: Snapshot) -> Iterator[Line]:
         yield Severity.INFO, f"{name} is no longer part of the fleet", name
 
 
-def _deployment_line(after: Snapshot) -> Iterator[Line]:
+def _deployment_line(before: Snapshot, after: Snapshot) -> Iterator[Line]:
     deployment = after.deployment
     severity = Severity.ERROR if deployment.state in BAD_DEPLOYMENT else Severity.INFO
-    what = deployment.model or "nothing"
+    what = deployment.model or before.deployment.model or "the model"
     why = f": {deployment.problem.what}" if deployment.problem else ""
     yield severity, f"{what} is {deployment.state.value}{why}", deployment.head
 

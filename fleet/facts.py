@@ -34,6 +34,7 @@ class HeadFacts:
     workers: tuple[WorkerRef, ...] = ()
     planned: tuple[Share, ...] = ()
     real: tuple[Share, ...] = ()         # as verified when it was brought up
+    api_key_file: str = ""               # on the head; the key itself is never written down
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -42,6 +43,7 @@ class HeadFacts:
             "workers": [asdict(worker) for worker in self.workers],
             "planned": [asdict(share) for share in self.planned],
             "real": [asdict(share) for share in self.real],
+            "api_key_file": self.api_key_file,
         }
 
 
@@ -55,6 +57,7 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
                       for w in _mappings(facts.get("workers"))),
         planned=_shares(facts.get("planned")),
         real=_shares(facts.get("real")),
+        api_key_file=_text(facts.get("api_key_file")),
     )
 
 

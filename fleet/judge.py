@@ -33,7 +33,6 @@ class HeadEvidence:
     """What a head says of itself, over HTTP and in its log."""
 
     state: ServiceState                    # STARTING, LOADING, READY, BUSY or STUCK
-    read_at: float
     since: float                           # when this state began
     detail: str = ""
     progress: float | None = None

@@ -10,7 +10,8 @@ from pathlib import Path
 from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode, Registry
 from fleet.discovery.interfaces import own_interfaces
-from fleet.discovery.sightings import Sighting, Source, by_hand, from_config, this_machine
+from fleet.discovery.services import Found, Lost
+from fleet.discovery.sightings import Source, by_hand, from_config, this_machine
 from fleet.errors import FleetError
 from fleet.events import DiscoveryReported, Event
 from fleet.model import Address, Problem, Severity
@@ -32,8 +33,9 @@ class Finder:
         """What needs no network: this machine, fleet.yaml."""
         now = self._clock()
         self._pass_on(self._registry.own_networks_changed(own_interfaces(), now))
-        self._pass_on(self._registry.saw(this_machine(socket.gethostname(), now)))
-        self.reconfigure(self._config)
+        # in one go: this machine may have another name in fleet.yaml, and must not be seen under two
+        self._pass_on(self._registry.saw(this_machine(socket.gethostname(), now),
+                                         *(from_config(node, now) for node in self._config.nodes.values())))
 
     def reconfigure(self, config: FleetConfig) -> None:
         """Another fleet.yaml is in force."""
@@ -77,16 +79,14 @@ class Finder:
         found = await asyncio.to_thread(lambda file: read_ssh_config(Path(file).expanduser()),
                                         self._config.discovery.ssh_config_file)
         now = self._clock()
-        sightings = [
-            Sighting(Source.SSH_CONFIG, alias.name, (Address(alias.host, alias.port, source="ssh_config"),), now,
-                     user=alias.user, identity_files=alias.identity_files, jump=alias.proxy_jump)
-            for alias in found.aliases]
+        sightings = [alias.sighting(now) for alias in found.aliases]
         self._pass_on(self._registry.replace(Source.SSH_CONFIG, sightings, now))
         self._report("ssh_config", tuple(Problem("ssh-config", warning, severity=Severity.WARNING)
                                          for warning in found.warnings))
 
     async def _listen(self) -> None:
-        from fleet.discovery.mdns import Browser, Found, Lost
+        # zeroconf takes 0.1 s of processor to import
+        from fleet.discovery.mdns import Browser
 
         try:
             async with Browser(self._config.discovery.interfaces) as browser:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fleet.config.schema import HEAD_PORT, HEAD_PORT_BEHIND_PROXY, PROXY_PORT, WORKER_PORT, FleetConfig
 from fleet.discovery.identity import KnownNode
@@ -16,6 +16,9 @@ from fleet.nodes.transport import Transport
 from fleet.nodes.watcher import Open, ReadNode
 from fleet.planning.choose import node_config
 from fleet.runtimes.binaries import bundled
+
+if TYPE_CHECKING:
+    from fleet.nodes.ssh import SshTransport
 
 
 class Context(Protocol):
@@ -33,24 +36,29 @@ class Context(Protocol):
 
 
 def opener(context: Context, name: str, ask: Ask, *, accept_new: bool) -> Open:
-    """What opens a connection to a node, with the configuration that is in force at that moment."""
+    """What opens a connection to a node, with the configuration that is in force at that moment.
+
+    The same SSH transport is connected again after a loss, so that a password or passphrase that was given holds for
+    as long as the node is watched, and is kept nowhere else.
+    """
+    kept: list[tuple[SshTarget, SshTransport]] = []
+
     async def open_transport() -> tuple[Transport, Address | None, str]:
         node = context.snapshot().nodes.get(name)
         if node is None:
             raise NodeUnreachable(f"{name} is no longer part of the fleet.")
         if node.local:
             return LocalTransport(name), None, ""
-        return await _open_ssh(target_of(context, node), ask, accept_new)
+        # asyncssh costs 0.26 s of processor to import: a fleet of this machine alone never pays it
+        from fleet.nodes.ssh import SshTransport
+
+        target = target_of(context, node)
+        if not kept or kept[0][0] != target:
+            kept[:] = [(target, SshTransport(target, ask=ask, accept_new=accept_new))]
+        transport = kept[0][1]
+        connected = await transport.connect()
+        return transport, connected.address, connected.fingerprint
     return open_transport
-
-
-async def _open_ssh(target: SshTarget, ask: Ask, accept_new: bool) -> tuple[Transport, Address | None, str]:
-    # asyncssh costs 0.26 s of processor to import: a fleet of this machine alone never pays it
-    from fleet.nodes.ssh import SshTransport
-
-    transport = SshTransport(target, ask=ask, accept_new=accept_new)
-    connected = await transport.connect()
-    return transport, connected.address, connected.fingerprint
 
 
 def target_of(context: Context, node: Node) -> SshTarget:

@@ -12,7 +12,7 @@ from fleet.model import Binary, Node, NodeReading, Snapshot
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.runtimes.binaries import Flags, read_flags
-from fleet.runtimes.trial import protocol_of
+from fleet.runtimes.rpc_wire import protocol_of
 
 
 class Hands(Protocol):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from fleet.errors import FleetError, OperationFailed
-from fleet.facts import HeadFacts, WorkerRef
-from fleet.model import PlacementState, ServiceKind, Share
+from fleet.facts import HeadFacts, WorkerRef, head_facts
+from fleet.model import Deployment, DeploymentState, PlacementState, ServiceKind, Share
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
+from fleet.operations.preflight import record_of
 from fleet.operations.services import stop_quietly
 from fleet.operations.worker_steps import raise_if_dead
 from fleet.planning.choose import node_config
@@ -92,7 +93,7 @@ def head_spec(hands: Hands, arrangement: Arrangement, split: tuple[int, ...]) ->
         extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, model.context,
                       tuple(WorkerRef(s.choice.node.name, s.service, s.endpoint) for s in arrangement.seats),
-                      arrangement.planned)
+                      arrangement.planned, api_key_file=config.api_key_file)
     return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
                        facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
@@ -110,18 +111,21 @@ class FollowLoad(Step):
         log = self._arrangement.log = HeadLog()
         supervisor = self._hands.supervisor(self.node)
         service = self._arrangement.head_service
+        before = self._worker_memory()
         offset, moved_at, seen = 0, self._hands.clock(), None
         async with head_client(self._hands, self._arrangement) as client:
             while True:
-                chunk = await supervisor.read_log(service, offset=offset, limit=LOG_STEP)
+                chunk = await supervisor.read_log(service, offset, LOG_STEP)
                 log.feed(chunk.text)
-                offset = chunk.offset + len(chunk.text.encode("utf-8", "replace"))
+                offset = chunk.offset
+                log.note_arrived({endpoint: size - before.get(endpoint, 0)
+                                  for endpoint, size in self._worker_memory().items()})
                 await raise_if_dead(self._hands, self.node, service)
                 health = await client.health()
-                report(log.phase, log.progress)
-                if health is HeadHealth.READY:
+                report(str(log.phase), log.progress)
+                if health is HeadHealth.READY and chunk.offset >= chunk.size:
                     return
-                sign = (chunk.size, await self._signs_of_life())
+                sign = (chunk.size, self._signs_of_life())
                 if sign != seen:
                     seen, moved_at = sign, self._hands.clock()
                 elif self._hands.clock() - moved_at > STALLED_AFTER:
@@ -130,7 +134,18 @@ class FollowLoad(Step):
                         "time, no memory.", "A worker that hangs does this; see the workers' logs.", code="stalled")
                 await asyncio.sleep(LOOK_EVERY)
 
-    async def _signs_of_life(self) -> tuple[object, ...]:
+    def _worker_memory(self) -> dict[str, int]:
+        """Main memory of every worker by its endpoint, in bytes, as the last probes saw it."""
+        memory = {}
+        for seat in self._arrangement.seats:
+            reading = node_of(self._hands, seat.choice.node.name).reading
+            sockets = reading.sockets if reading else ()
+            pid = next((s.pid for s in sockets if s.listening and s.local_port == seat.choice.config.port), None)
+            processes = reading.processes if reading else ()
+            memory[seat.endpoint] = next((p.rss for p in processes if p.pid == pid), 0)
+        return memory
+
+    def _signs_of_life(self) -> tuple[object, ...]:
         """Processor time and memory of the head and of its workers, as the last probes saw them."""
         names = {self.node, *(seat.choice.node.name for seat in self._arrangement.seats)}
         signs: list[object] = []
@@ -187,7 +202,17 @@ class SmokeTest(Step):
 
 def head_client(hands: Hands, arrangement: Arrangement) -> HeadClient:
     """A client of the head of an arrangement, through its node's transport."""
-    return HeadClient(hands.transport(arrangement.head_node), arrangement.head_config.bind,
-                      arrangement.head_config.port, api_key_file=arrangement.head_config.api_key_file)
+    config = arrangement.head_config
+    return HeadClient(hands.transport(arrangement.head_node), config.bind, config.port,
+                      api_key_file=config.api_key_file)
 
 
+def client_of(hands: Hands, deployment: Deployment) -> HeadClient | None:
+    """A client of what serves, as observed; None when no head answers."""
+    if deployment.state not in (DeploymentState.SERVING, DeploymentState.DEGRADED):
+        return None
+    record = record_of(node_of(hands, deployment.head), deployment.head_service)
+    if record is None:
+        return None
+    return HeadClient(hands.transport(deployment.head), record.bind, record.port,
+                      api_key_file=head_facts(record.facts).api_key_file)

@@ -40,7 +40,7 @@ def listening(port: int) -> Socket:
 
 
 HELD = (listening(50052), Socket("10.0.0.3", 50052, "10.0.0.2", 41000, pid=20))
-READY = HeadEvidence(ServiceState.READY, read_at=5.0, since=3.0, slots_busy=0, slots_total=4)
+READY = HeadEvidence(ServiceState.READY, since=3.0, slots_busy=0, slots_total=4)
 
 
 def fleet(*, worker_record=None, sockets=HELD, head_record=None, evidence=NO_EVIDENCE, bolt=NodeState.UP, now=100.0,

@@ -1,0 +1,199 @@
+"""What probes cannot tell: what a head says over HTTP and in its log, and why a service ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from fleet.config.schema import FleetConfig
+from fleet.errors import FleetError
+from fleet.facts import head_facts
+from fleet.judge import Evidence, HeadEvidence, Key, key_of
+from fleet.model import Node, Placement, Problem, ServiceKind, ServiceRecord, ServiceState, Snapshot
+from fleet.nodes.supervisor import Supervisor
+from fleet.nodes.transport import Transport
+from fleet.runtimes.death import cause_of_death
+from fleet.runtimes.head_http import HeadClient, HeadHealth
+from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
+
+LOG_STEP = 256 * 1024
+LOAD_LOOK = 0.5           # seconds between two looks at a head that loads
+LOG_TAIL = 8192
+STUCK_AFTER = 20.0        # seconds without an HTTP answer from a head that was ready: a long prefill still answers
+
+STATES = {HeadHealth.STARTING: ServiceState.STARTING, HeadHealth.LOADING: ServiceState.LOADING,
+          HeadHealth.READY: ServiceState.READY, HeadHealth.DOWN: ServiceState.STARTING}
+
+
+class Witness:
+    """Follows every live head and looks into the log of every service that ended. Its evidence is judged by others."""
+
+    def __init__(self, context: WitnessContext, on_news: Callable[[str], None]) -> None:
+        self._context = context
+        self._on_news = on_news
+        self._heads: dict[Key, HeadEvidence] = {}
+        self._deaths: dict[Key, Problem] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+
+    @property
+    def evidence(self) -> Evidence:
+        """All that is known now."""
+        return Evidence(self._heads, self._deaths)
+
+    def look(self, name: str) -> None:
+        """A node was read: follow the heads that live there, find out about what ended."""
+        node = self._context.snapshot().nodes.get(name)
+        if node is None or node.reading is None:
+            return
+        for record in node.reading.services:
+            key = key_of(name, record)
+            if key in self._tasks and not self._tasks[key].done():
+                continue
+            if record.alive and record.kind is ServiceKind.COORDINATOR and not record.stopping:
+                self._tasks[key] = asyncio.ensure_future(self._follow(key, record))
+            elif not record.alive and not record.stopping and key not in self._deaths:
+                self._tasks[key] = asyncio.ensure_future(self._autopsy(key, record))
+        self._forget(name, node)
+
+    async def close(self) -> None:
+        """Stop following."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _forget(self, name: str, node: Node) -> None:
+        """Drop what is known of services that are gone, and stop following heads that ended."""
+        records = {key_of(name, record): record for record in (node.reading.services if node.reading else ())}
+        for key in [key for key in self._tasks if key[0] == name]:
+            record = records.get(key)
+            if record is None or (not record.alive and key in self._heads):
+                self._heads.pop(key, None)
+                if record is None:
+                    self._deaths.pop(key, None)
+                    self._tasks.pop(key).cancel()
+
+    async def _autopsy(self, key: Key, record: ServiceRecord) -> None:
+        """Why a service ended, by its exit status and the end of its log."""
+        try:
+            tail = (await self._context.supervisor(key[0]).read_log(record.id, limit=LOG_TAIL)).text
+        except FleetError:
+            tail = ""
+        problem = cause_of_death(record.kind, record.exit_status, tail)
+        self._deaths[key] = replace(problem, what=f"{record.id} on {key[0]} ended: {problem.what}")
+        self._on_news(key[0])
+
+    async def _follow(self, key: Key, record: ServiceRecord) -> None:
+        """Follow one head for as long as it lives."""
+        head = _Head(self._context, key, record)
+        try:
+            while True:
+                evidence = await head.look()
+                if evidence is not None and evidence != self._heads.get(key):
+                    self._heads[key] = evidence
+                    self._on_news(key[0])
+                ready = evidence is not None and evidence.state in (ServiceState.READY, ServiceState.BUSY)
+                await asyncio.sleep(self._context.config.refresh if ready else LOAD_LOOK)
+        finally:
+            await head.close()
+
+
+class WitnessContext(Protocol):
+    """What the witness needs of the engine."""
+
+    config: FleetConfig
+    clock: Callable[[], float]
+
+    def snapshot(self) -> Snapshot:
+        """The newest Snapshot."""
+        ...
+
+    def transport(self, node: str) -> Transport:
+        """A connected transport, or a `NodeError`."""
+        ...
+
+    def supervisor(self, node: str) -> Supervisor:
+        """Who reads logs there, or a `NodeError`."""
+        ...
+
+
+class _Head:
+    """One head: its log since it began, its answers."""
+
+    def __init__(self, context: WitnessContext, key: Key, record: ServiceRecord) -> None:
+        self._context = context
+        self._node = key[0]
+        self._record = record
+        self._log = HeadLog()
+        self._offset = 0
+        self._answered_at: float | None = None
+        self._last: HeadEvidence | None = None
+        self._counted: tuple[float, float] | None = None     # tokens, seconds that they took
+        self._speed: float | None = None
+        self._kept: tuple[Transport, HeadClient] | None = None
+
+    async def look(self) -> HeadEvidence | None:
+        """Look once; None while its node cannot be reached."""
+        now = self._context.clock()
+        try:
+            await self._read_log()
+            client = await self._client()
+            health = await client.health()
+            busy, total = await self._slots(client) if health is HeadHealth.READY else (None, None)
+        except FleetError:
+            return None
+        state = STATES[health]
+        if health is HeadHealth.READY:
+            self._answered_at = now
+            state = ServiceState.BUSY if total and busy == total else ServiceState.READY
+        elif self._answered_at is not None and now - self._answered_at > STUCK_AFTER:
+            state = ServiceState.STUCK
+        elif self._answered_at is not None and self._last is not None:
+            state = self._last.state      # silent for a moment: busy, not dead
+        since = self._last.since if self._last is not None and self._last.state is state else now
+        loading = state in (ServiceState.STARTING, ServiceState.LOADING)
+        self._last = HeadEvidence(
+            state, since, str(self._log.phase) if loading else "", self._log.progress if loading else None,
+            busy, total, self._speed, self._placement())
+        return self._last
+
+    async def _client(self) -> HeadClient:
+        """One client for as long as the connection to the node is the same one."""
+        transport = self._context.transport(self._node)
+        if self._kept is None or self._kept[0] is not transport:
+            await self.close()
+            self._kept = transport, HeadClient(transport, self._record.bind, self._record.port,
+                                               api_key_file=head_facts(self._record.facts).api_key_file)
+        return self._kept[1]
+
+    async def close(self) -> None:
+        """Let go of the connections to the head."""
+        if self._kept is not None:
+            await self._kept[1].close()
+            self._kept = None
+
+    async def _read_log(self) -> None:
+        """Until it is loaded; what comes after tells nothing of the placement."""
+        if self._answered_at is not None:
+            return
+        chunk = await self._context.supervisor(self._node).read_log(self._record.id, self._offset, LOG_STEP)
+        if chunk.rotated:
+            self._log = HeadLog()
+        self._log.feed(chunk.text)
+        self._offset = chunk.offset
+
+    def _placement(self) -> Placement:
+        facts = head_facts(self._record.facts)
+        real = real_shares(self._log, {worker.endpoint: worker.node for worker in facts.workers}, self._node)
+        return judge_placement(facts.planned, real) if real else Placement(facts.planned)
+
+    async def _slots(self, client: HeadClient) -> tuple[int | None, int | None]:
+        slots = await client.slots()
+        metrics = await client.metrics()
+        counted = metrics.tokens_predicted_total, metrics.tokens_predicted_seconds_total
+        if None not in counted:
+            if self._counted is not None and counted[1] > self._counted[1]:
+                self._speed = (counted[0] - self._counted[0]) / (counted[1] - self._counted[1])
+            self._counted = counted
+        return sum(slot.is_processing for slot in slots), len(slots)
