@@ -46,7 +46,7 @@ class CockpitApp(App[int]):
     COMMANDS: ClassVar = {LegalCommands}
     COMMAND_PALETTE_BINDING = "colon"
     ENABLE_COMMAND_PALETTE = True
-    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-tiny"), (60, "-narrow"), (100, "-wide")]
+    HORIZONTAL_BREAKPOINTS: ClassVar = [(0, "-tiny"), (60, "-narrow"), (112, "-wide")]
     VERTICAL_BREAKPOINTS: ClassVar = [(0, "-squat"), (16, "-short"), (32, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [*keymap.APP, *rooms.bindings()]
     MODES: ClassVar = {room.name: room.make for room in rooms.ROOMS}

@@ -7,7 +7,7 @@ code names a colour: style sheets use the theme's variables.
 
 from __future__ import annotations
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from app.terminal import ANSI_DARK, ANSI_LIGHT, DARK, LIGHT
 
@@ -50,12 +50,14 @@ def _theme(name: str, *, dark: bool, background: int, surface: int, panel: int, 
 def _ansi(name: str, *, dark: bool) -> Theme:
     """The terminal's own colours; what is muted stays in the default colour where no grey is sure to show."""
     cursor = "ansi_blue" if dark else "ansi_white"
+    stock = BUILTIN_THEMES["ansi-dark" if dark else "ansi-light"]
     return Theme(
         name=name, ansi=True, dark=dark, primary="ansi_cyan" if dark else "ansi_blue", secondary="ansi_cyan",
         warning="ansi_yellow" if dark else "ansi_magenta", error="ansi_red", success="ansi_green",
         accent="ansi_bright_yellow" if dark else "ansi_blue", foreground="ansi_default", background="ansi_default",
         surface="ansi_default", panel="ansi_default", boost="ansi_default",
         variables={
+            **stock.variables,
             "text-muted": "ansi_default", "border": "ansi_default", "border-blurred": "ansi_default",
             "block-cursor-background": cursor, "block-cursor-blurred-background": "ansi_default",
             "block-cursor-foreground": "ansi_default", "scrollbar": "ansi_default",

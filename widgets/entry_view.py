@@ -18,6 +18,10 @@ from widgets.tone_view import ToneView
 class EntryView(ToneView):
     """Shows entries, wrapped to its width."""
 
+    DEFAULT_CSS = """
+    EntryView { scrollbar-gutter: stable; }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "scroll_lines(-1)", "Up", show=False, id="pane.up"),
         Binding("down,j", "scroll_lines(1)", "Down", show=False, id="pane.down"),
@@ -42,7 +46,7 @@ class EntryView(ToneView):
     def show(self, entries: Sequence[Entry], *, from_top: bool = False) -> None:
         """Take new entries; `from_top` when they are about something else than before."""
         if from_top:
-            self.scroll_to(y=0, animate=False)
+            self.go_to(0)
         if tuple(entries) == self._entries:
             return
         self._entries = tuple(entries)
@@ -83,12 +87,12 @@ class EntryView(ToneView):
 
     def action_scroll_lines(self, by: int) -> None:
         """Scroll by lines."""
-        self.scroll_to(y=self.scroll_offset.y + by, animate=False)
+        self.go_to(self.scroll_offset.y + by)
 
     def action_scroll_pages(self, by: int) -> None:
         """Scroll by what fits on the screen, less one line."""
-        self.scroll_to(y=self.scroll_offset.y + by * max(self.size.height - 1, 1), animate=False)
+        self.go_to(self.scroll_offset.y + by * max(self.size.height - 1, 1))
 
     def action_scroll_ends(self, to: int) -> None:
         """To the top or the end."""
-        self.scroll_to(y=0 if to < 0 else len(self._lines), animate=False)
+        self.go_to(0 if to < 0 else len(self._lines))

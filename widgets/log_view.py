@@ -172,7 +172,7 @@ class LogView(ToneView, can_focus=True):
             self.refresh_rows(shown - self.scroll_offset.y, len(self._rows) - shown)
 
     def _to_end(self) -> None:
-        self.scroll_to(y=max(len(self._rows) - self.size.height, 0), animate=False)
+        self.go_to(max(len(self._rows) - self.size.height, 0))
 
     # -- keys ---------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class LogView(ToneView, can_focus=True):
 
     def _scroll(self, y: int) -> None:
         end = max(len(self._rows) - self.size.height, 0)
-        self.scroll_to(y=min(max(y, 0), end), animate=False)
+        self.go_to(min(max(y, 0), end))
         self._follow(y >= end)
 
     def action_follow(self, on: bool | None = None) -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
 
@@ -101,6 +102,7 @@ class RowTable(ToneView, can_focus=True):
         if empty is not None and tuple(empty) != self._empty:
             self._empty = tuple(empty)
             if not self._rows:
+                self._resize()
                 self.refresh()
         if tuple(rows) != self._given:
             self._given = tuple(rows)
@@ -127,7 +129,7 @@ class RowTable(ToneView, can_focus=True):
         self._rows = tuple(rows)
         widths = layout(self._columns, self._rows, self._room)
         if len(before) != len(self._rows):
-            self.extent(max(len(self._rows), len(self._empty)) + 1)
+            self._resize()
         if widths != self._widths or not before or not rows:
             self._widths = widths
             self._strips = {}
@@ -138,6 +140,20 @@ class RowTable(ToneView, can_focus=True):
         if self._key not in keys:
             self._key = rows[min(index, len(rows) - 1)].key if rows else ""
             self._announce()
+
+    @property
+    def _height(self) -> int:
+        """Lines: titles and rows, or what stands there when there is none."""
+        return 1 + (len(self._rows) or len(self._empty))
+
+    def _resize(self) -> None:
+        self.extent(self._height)
+        if self.styles.is_auto_height:
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        """For `height: auto`."""
+        return self._height
 
     def _repaint_changes(self, before: tuple[Row, ...]) -> None:
         top = self.scroll_offset.y
@@ -166,9 +182,9 @@ class RowTable(ToneView, can_focus=True):
         self._key = self._rows[index].key
         page = max(self.size.height - 1, 1)
         if index < top:
-            self.scroll_to(y=index, animate=False)
+            self.go_to(index)
         elif index >= top + page:
-            self.scroll_to(y=index - page + 1, animate=False)
+            self.go_to(index - page + 1)
         if moved:
             self.refresh_rows(old + 1 - top)
             self.refresh_rows(index + 1 - self.scroll_offset.y)
@@ -218,6 +234,7 @@ class RowTable(ToneView, can_focus=True):
 
     def on_resize(self, event: events.Resize) -> None:
         """Columns come and go with the width."""
+        self.extent(self._height)
         self._widths = layout(self._columns, self._rows, self._room)
         self._strips = {}
         self.refresh()

@@ -196,7 +196,7 @@ def wrap(spans: Line, width: int, indent: int = 0) -> tuple[Line, ...]:
         return ()
     if width_of(spans) <= width:
         return (spans,)
-    indent = min(indent, width // 2)
+    indent = max(min(indent, width // 2, width - 2), 0)       # a wide character always fits
     done: list[Line] = []
     current: list[Span] = []
     used = 0

@@ -21,4 +21,4 @@ class StepList(EntryView):
                 at = len(before) + index
         height = max(self.size.height, 1)
         if at >= self.scroll_offset.y + height - 1:
-            self.scroll_to(y=at - height + 2, animate=False)
+            self.go_to(at - height + 2)

@@ -101,3 +101,10 @@ class ToneView(ScrollView):
         size = Size(0, lines)
         if size != self.virtual_size:
             self.virtual_size = size
+
+    def go_to(self, y: int) -> None:
+        """Scroll so that line `y` is the first one, at once.
+
+        Forced, since Textual does not scroll what has no scroll bar yet, and that one comes a layout later.
+        """
+        self.scroll_to(y=y, animate=False, force=True)

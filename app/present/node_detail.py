@@ -82,7 +82,8 @@ def _connection(node: Node, now: float) -> list[Entry]:
         out.append(Fact("reached at", line(*_address(node.address), Span(trip, Tone.MUTED))))
     else:
         out.append(Fact("reached at", line(Span("no address yet", Tone.WARN))))
-    others = [_address(address) for address in node.addresses if address != node.address]
+    used = (node.address.host, node.address.port) if node.address is not None else None
+    others = [_address(address) for address in node.addresses if (address.host, address.port) != used]
     if others:
         out.append(Fact("also at", joined(others, ", ")))
     if node.aliases:

@@ -9,11 +9,13 @@ FRESH = 2.5                    # refreshes: a reading of that age is as new as i
 
 
 def size(count: int | None) -> str:
-    """Bytes to a tenth of a GiB, or whole MiB below one."""
+    """Bytes to a tenth of a GiB, or whole MiB or KiB below one."""
     if count is None:
         return UNKNOWN
     if count < 0:
-        return "0 MiB"
+        return "0 KiB"
+    if count < MIB:
+        return f"{round(count / 1024)} KiB"
     if count < GIB:
         return f"{round(count / MIB)} MiB"
     if count < 1000 * GIB:

@@ -73,7 +73,7 @@ def help_entries(keys: list[tuple[str, Binding]], *, read_only: bool) -> tuple[E
         if name not in groups:
             continue
         out.append(Heading(title))
-        for key, binding in groups[name]:
+        for key, binding in sorted(groups[name], key=lambda item: not item[1].show):
             what = line(binding.description, Span(f"  {binding.tooltip}" if binding.tooltip else "", Tone.MUTED))
             out.append(Fact(key, what, room=12))
         out.append(Paragraph())
