@@ -8,6 +8,8 @@ qd_mark() { printf '\n@@%s %s\n' "$qd_token" "$1"; }
 qd_have() { command -v "$1" >/dev/null 2>&1; }
 
 # qd_bounded SECONDS COMMAND...: the command, killed when it takes longer; status 124 or 137 then.
+# `timeout` ends the whole process group; without it (macOS) job control gives the command a group of
+# its own, where the shell can do that without a terminal (bash can, dash ends the command alone).
 qd_bounded() {
     if [ "$qd_timeout" = yes ]; then
         timeout -k 1 "$@"
@@ -15,11 +17,19 @@ qd_bounded() {
     fi
     qd_seconds=$1
     shift
+    { set -m; } 2>/dev/null
     "$@" &
     qd_child=$!
-    ( trap 'kill "$qd_nap"; exit 0' TERM; sleep "$qd_seconds" & qd_nap=$!; wait "$qd_nap"; kill -9 "$qd_child" ) >/dev/null 2>&1 &
+    { set +m; } 2>/dev/null
+    (
+        trap 'kill "$qd_nap"; exit 0' TERM
+        sleep "$qd_seconds" &
+        qd_nap=$!
+        wait "$qd_nap"
+        kill -9 "-$qd_child" || kill -9 "$qd_child"
+    ) >/dev/null 2>&1 &
     qd_watch=$!
-    wait "$qd_child"
+    { wait "$qd_child"; } 2>/dev/null
     qd_status=$?
     kill "$qd_watch" 2>/dev/null
     return "$qd_status"
@@ -114,13 +124,13 @@ qd_gpu_figures() {
         *'[N/A], [N/A], [N/A]'*) ;;
         *', '[0-9]*', '[0-9]*'@status 0') qd_told=yes ;;
         esac
-        case $qd_mode:$qd_out in full:*N/A*) qd_tool nvidia-list 4 8192 nvidia-smi -L ;; esac
+        case $qd_depth:$qd_out in full:*N/A*) qd_tool nvidia-list 4 8192 nvidia-smi -L ;; esac
     fi
     qd_amd=''
     [ "$qd_system" != linux ] || qd_amd_cards
     if [ -n "$qd_amd" ]; then qd_told=yes; fi
     # These are Python programs that take a third of a second: only where the kernel says nothing, or for the names.
-    if [ -z "$qd_amd" ] || { [ "$qd_mode" = full ] && [ "$qd_want_amd_names" = yes ]; }; then
+    if [ -z "$qd_amd" ] || { [ "$qd_depth" = full ] && [ "$qd_want_amd_names" = yes ]; }; then
         qd_out=''
         if qd_have rocm-smi; then
             qd_tool rocm 5 65536 rocm-smi --showproductname --showuse --showtemp --showpower --showmeminfo vram gtt --json
@@ -131,7 +141,7 @@ qd_gpu_figures() {
             if qd_have amd-smi; then
                 qd_tool amd 5 65536 amd-smi metric --json
                 case $qd_out in *total_vram*) qd_told=yes ;; esac
-                [ "$qd_mode" = quick ] || qd_tool amd-static 5 65536 amd-smi static --asic --json
+                [ "$qd_depth" = quick ] || qd_tool amd-static 5 65536 amd-smi static --asic --json
             fi
             ;;
         esac
@@ -207,7 +217,7 @@ QD_ALL
 # All listeners are looked at when an engine is not known yet by a port of its own.
 qd_sockets() {
     qd_fds='' qd_text='' qd_search=no
-    [ "$qd_mode" = quick ] || qd_search=yes
+    [ "$qd_depth" = quick ] || qd_search=yes
     for qd_pid in $qd_pids; do
         case $qd_settled in *" $qd_pid "*) ;; *) qd_search=yes ;; esac
     done
@@ -244,7 +254,7 @@ QD_END
     qd_mark descriptors
     printf '%s\n' "$qd_fds"
     # Somebody else's listener on a port that we want: ask every process, but not every two seconds.
-    if [ -n "$qd_ownerless" ] && [ "$qd_mode" = full ]; then
+    if [ -n "$qd_ownerless" ] && [ "$qd_depth" = full ]; then
         qd_text=$(ls -l /proc/[0-9]*/fd/ 2>/dev/null |
             sed -n -e '/^\/proc/h' -e '/socket:\[/{G;p;}' | grep -E -A 1 "\[(${qd_ownerless#|})\]" | head -c 16384)
         printf '@owners\n%s\n' "$qd_text"
@@ -279,7 +289,7 @@ qd_sockets_elsewhere() {
 
 # qd_probe TOKEN quick|full KEY=VALUE...
 qd_probe() {
-    qd_token=$1 qd_mode=$2
+    qd_token=$1 qd_depth=$2
     shift 2
     qd_timeout='' qd_state_dir='' qd_ports='' qd_settled=' ' qd_seen=' ' qd_owner_pids='' qd_want_amd_names=no qd_first=no
     qd_nl='
@@ -301,8 +311,8 @@ qd_probe() {
         esac
     done
     if [ -r /proc/self/stat ]; then qd_system=linux; else qd_system=other; fi
-    printf '\n@@quarterdeck-probe 1 %s %s\n' "$qd_token" "$qd_mode"
-    if [ "$qd_mode" = full ]; then qd_identity_sections "$@"; fi
+    printf '\n@@quarterdeck-probe 1 %s %s\n' "$qd_token" "$qd_depth"
+    if [ "$qd_depth" = full ]; then qd_identity_sections "$@"; fi
     if [ "$qd_system" = linux ]; then
         qd_mark meminfo
         # What counts stands in the first lines, and reading those needs no fork.
@@ -333,7 +343,7 @@ qd_probe() {
         qd_sockets_elsewhere
     fi
     qd_gpu_figures
-    if [ "$qd_mode" = full ]; then qd_search_sections "$@"; fi
+    if [ "$qd_depth" = full ]; then qd_search_sections "$@"; fi
     qd_mark times
     times
     qd_mark end
