@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -34,7 +33,6 @@ class Listing:
     problems: tuple[Problem, ...] = ()
     leftovers: tuple[str, ...] = ()         # ids whose folder holds no pid file that can be read
     recycled: tuple[str, ...] = ()          # ids whose pid belongs to another process by now
-    specs: Mapping[str, Mapping[str, object]] | None = None   # id -> the whole pid.json
 
 
 def parse_services(text: str) -> tuple[ServiceRecord, ...]:
@@ -73,12 +71,11 @@ def read_listing(text: str) -> Listing:
     problems = list(_folder_problems(folder, refused, odd, more))
     leftovers: list[str] = []
     recycled: list[str] = []
-    specs: dict[str, Mapping[str, object]] = {}
     for name, lines in blocks[:_MOST_SERVICES]:
         if not ID.fullmatch(name):
             continue
         block = _Block.of(lines)
-        record, written = _record(name, folder, block)
+        record = _record(name, folder, block)
         if record is None:
             leftovers.append(name)
             if block.state != "empty":
@@ -88,10 +85,9 @@ def read_listing(text: str) -> Listing:
                     Severity.WARNING))
             continue
         records.append(record)
-        specs[name] = written
         if block.state == "recycled":
             recycled.append(name)
-    return Listing(folder, tuple(records), tuple(problems), tuple(leftovers), tuple(recycled), specs)
+    return Listing(folder, tuple(records), tuple(problems), tuple(leftovers), tuple(recycled))
 
 
 def _folder_problems(folder: str, refused: list[str], odd: int, more: bool) -> list[Problem]:
@@ -150,7 +146,7 @@ class _Block:
         return cls(state, pid_json, facts_json, exit_status, stopping, log_size)
 
 
-def _record(name: str, folder: str, block: _Block) -> tuple[ServiceRecord | None, Mapping[str, object]]:
+def _record(name: str, folder: str, block: _Block) -> ServiceRecord | None:
     written = json_object(block.pid_json)
     pid, start_time, argv = written.get("pid"), written.get("start_time"), written.get("argv")
     port, started = written.get("port"), written.get("started_epoch")
@@ -158,20 +154,20 @@ def _record(name: str, folder: str, block: _Block) -> tuple[ServiceRecord | None
     try:
         kind = ServiceKind(str(written.get("kind")))
     except ValueError:
-        return None, written
+        return None
     if not (isinstance(pid, int) and not isinstance(pid, bool) and 1 < pid < 2**31
             and isinstance(start_time, str) and _START_TIME.fullmatch(start_time)
             and isinstance(argv, list) and len(argv) <= _MOST_ARGUMENTS and all(isinstance(a, str) for a in argv)
             and isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= 65535
             and isinstance(started, int | float) and math.isfinite(started)
             and isinstance(bind, str) and isinstance(build, str) and isinstance(fleet, str)):
-        return None, written
+        return None
     alive = block.state == "alive"
     return ServiceRecord(
         id=name, kind=kind, pid=pid, start_time=start_time, argv=tuple(argv), port=port, bind=bind[:256], alive=alive,
         started_epoch=float(started), folder=f"{folder}/services/{name}",
         exit_status=None if alive else block.exit_status, stopping=block.stopping, log_size=block.log_size,
-        build=build[:200], fleet=fleet[:200], facts=json_object(block.facts_json)), written
+        build=build[:200], fleet=fleet[:200], facts=json_object(block.facts_json))
 
 
 def json_object(text: str) -> dict[str, object]:

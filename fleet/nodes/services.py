@@ -66,13 +66,17 @@ class ServiceSpec:
         argv, env, port = written.get("argv"), written.get("env", {}), written.get("port", 0)
         limit, cwd = written.get("log_limit", LOG_LIMIT), written.get("cwd", "")
         texts = {key: written.get(key, "") for key in ("bind", "build", "fleet")}
+        try:
+            kind = ServiceKind(str(written.get("kind")))
+        except ValueError:
+            argv = None
         if not (isinstance(argv, list) and all(isinstance(a, str) for a in argv)
                 and isinstance(env, dict) and all(isinstance(v, str) for v in env.values())
                 and isinstance(port, int) and isinstance(limit, int) and isinstance(cwd, str)
                 and all(isinstance(text, str) for text in texts.values())):
             raise ServiceError(f"The pid file of {id} does not say how it was started.",
                                "Bring the model up again instead.", code="unreadable")
-        spec = cls(id=id, kind=ServiceKind(str(written.get("kind"))), argv=tuple(argv), env=dict(env), port=port,
+        spec = cls(id=id, kind=kind, argv=tuple(argv), env=dict(env), port=port,
                    bind=str(texts["bind"]), build=str(texts["build"]), fleet=str(texts["fleet"]), facts=dict(facts),
                    log_limit=limit, cwd=cwd)
         spec.check()

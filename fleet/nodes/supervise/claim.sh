@@ -29,11 +29,13 @@ qd_cannot() {
 }
 
 # qd_make_state_folder SETTING: finds the folder and makes what is missing of it; says why it cannot.
+# From here on what we write is ours alone; qd_umask is what the node had.
 qd_make_state_folder() {
     if ! qd_find_state_folder "$1"; then
         printf 'nowhere %s\n' "$(printf '%s' "$qd_refused" | tr '\n' ';' | cut -c 1-600)"
         return 1
     fi
+    qd_umask=$(umask)
     umask 077
     for qd_part in services locks leases secrets; do
         if [ -h "$qd_folder/$qd_part" ]; then

@@ -2,6 +2,7 @@
 # Runs from a file in the service's folder, detached; says on stdout how the start went, then nothing
 # more. Were it killed, the service would go on all the same.
 # LOG_LIMIT SECONDS DEAF REST CWD PAIRS NAME VALUE ... PROGRAM ARGUMENT ...
+qd_umask=$(umask)     # for what the service itself writes
 umask 077
 trap '' HUP INT QUIT
 # A head that loses a worker aborts: a core as large as its model would fill the disk.
@@ -42,6 +43,7 @@ qd_find_session || {
     exit 1
 }
 (
+    umask "$qd_umask"
     if [ -n "$qd_cwd" ]; then cd "$qd_cwd" || exit 126; fi
     while [ "$qd_pairs" -gt 0 ]; do
         export "$1=$2"

@@ -48,7 +48,7 @@ if ! qd_find_session; then
     exit 0
 fi
 # The pipe ends when the keeper has said how it went: nothing to poll for.
-qd_answer=$( (qd_lead /bin/sh "$qd_here/keeper.sh") </dev/null 2>/dev/null &)
+qd_answer=$( (umask "$qd_umask" && qd_lead /bin/sh "$qd_here/keeper.sh") </dev/null 2>/dev/null &)
 case $qd_answer in
 'started '*) ;;
 *)

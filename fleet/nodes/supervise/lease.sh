@@ -25,13 +25,23 @@ while [ "$qd_tries" -lt 3 ]; do
     qd_read_line "$qd_file" || :
     qd_until=${qd_text%% *}
     case $qd_until in '' | *[!0123456789]* | ????????????*) qd_until=0 ;; esac
-    if [ "${qd_text#* }" != "$3" ] && [ "$qd_until" -gt "$qd_now" ]; then
+    if [ "${qd_text#* }" = "$3" ] && [ "$qd_until" -gt "$qd_now" ]; then
+        # Ours, renewed in one step: nobody finds it missing.
+        if printf '%s\n' "$((qd_now + $4)) $3" >"$qd_file.$$" && [ -s "$qd_file.$$" ] && mv -f "$qd_file.$$" "$qd_file"; then
+            printf 'taken\n'
+            exit 0
+        fi
+        rm -f "$qd_file.$$"
+        qd_written=''
+        break
+    elif [ "$qd_until" -gt "$qd_now" ]; then
         printf 'held %s %s\n' "$((qd_until - qd_now))" "${qd_text#* }"
         exit 0
     fi
     qd_before=${qd_text#* }
+    if [ "$qd_before" = "$3" ]; then qd_before=''; fi
     if qd_take_over "$qd_file" "$qd_text" "$((qd_now + $4)) $3"; then
-        if [ "$qd_before" = "$3" ]; then printf 'taken\n'; else printf 'over %s\n' "$qd_before"; fi
+        printf 'over %s\n' "$qd_before"
         exit 0
     fi
 done

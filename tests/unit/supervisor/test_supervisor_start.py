@@ -72,6 +72,28 @@ async def test_values_of_the_environment_are_in_no_argument_list(node: Superviso
     assert not [line for line in (*keeper.cmdline(), *psutil.Process(record.pid).cmdline()) if secret in line]
 
 
+async def test_a_service_writes_with_the_nodes_own_umask_and_leaves_no_core(
+        node: Supervisor, shell: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o027)
+    try:
+        record = await node.start(shell("umask; ulimit -c; exec sleep 60"))
+    finally:
+        os.umask(before)
+    assert wait_for(lambda: (Path(record.folder) / "log").read_text() == "0027\n0\n")
+    assert stat.S_IMODE((Path(record.folder) / "log").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("pid_json", [
+    '{"pid":4711,"start_time":"b:1","kind":"emperor","argv":["x"]}', '{"pid":4711,"start_time":"b:1"}', "{", "",
+    '{"pid":4711,"start_time":"b:1","kind":"worker","argv":["x"],"env":{"A B":"x"}}'])
+async def test_a_pid_file_that_does_not_say_how_starts_nothing(node: Supervisor, state: Path, pid_json: str) -> None:
+    (state / "services/worker-1").mkdir(parents=True)
+    state.chmod(0o700)
+    (state / "services/worker-1/pid.json").write_text(pid_json)
+    with pytest.raises(ServiceError):
+        await node.spec("worker-1")
+
+
 @pytest.mark.parametrize(("kind", "ignored"), [(ServiceKind.WORKER, True), (ServiceKind.COORDINATOR, False)])
 async def test_workers_alone_ignore_sigpipe(node: Supervisor, kind: ServiceKind, ignored: bool) -> None:
     record = await node.start(ServiceSpec("s", kind, ("/bin/sleep", "60")))
@@ -253,7 +275,7 @@ def odd_node(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("PATH", bin)
 
     def script(name: str) -> str:
-        text = bare(name).replace("(qd_lead /bin/sh ", f"(qd_lead {sh} ")
+        text = bare(name).replace("qd_lead /bin/sh ", f"qd_lead {sh} ")
         return text.replace("/proc/", "/hidden-proc/") if hidden else text
 
     monkeypatch.setattr(folder_module, "script", script)
