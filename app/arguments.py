@@ -112,6 +112,8 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     demo = verb("demo", "bring a small model up on this machine alone, split over two workers")
     demo.add_argument("--no-ui", action="store_true", default=argparse.SUPPRESS,
                       help="no cockpit: print the steps, and say when it serves")
+    demo.add_argument("--once", action="store_true", default=argparse.SUPPRESS,
+                      help="no cockpit, and end when it serves (it goes on serving)")
     demo.add_argument("--screenshots", metavar="DIR",
                       help="bring it up, write pictures of the cockpit into DIR, and take it down again")
 
@@ -142,7 +144,8 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
                       help="one question; `-` or a pipe: read it from standard input; without: a conversation")
     chat.add_argument("--system", default="", metavar="TEXT", help="system message")
     chat.add_argument("--max-tokens", type=_count, default=None, metavar="N", help="longest answer")
-    chat.add_argument("--temperature", type=_temperature, default=None, metavar="T", help="0 = always the likeliest")
+    chat.add_argument("--temperature", type=_temperature, default=None, metavar="T",
+                      help="0 = always the likeliest (default: the server's own, 0.8; 0 for a model not made to chat)")
 
     for name, help_text in (("start", "start a service that ended, as it was"), ("stop", "end one service"),
                             ("restart", "end one service and start it again")):

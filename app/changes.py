@@ -29,13 +29,17 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
         d = after.deployment
         yield Change("deployment", data={"state": d.state, "model": d.model, "head": d.head, "endpoint": d.endpoint,
                                          "placement": d.placement.state, "problem": d.problem})
+    known = {operation.id: operation for operation in before.operations}
+    for operation in after.operations:
+        if operation.id in known:  # its last step ends before the notice that all is done
+            yield from _operation(known[operation.id], operation)
     for notice in new_notices(before.notices, after.notices):
         yield Change("notice", f"{MARKS[notice.severity]}{visible(notice.text)}",
                      {"severity": notice.severity, "text": notice.text, "node": notice.node,
                       "at_epoch": notice.at_epoch})
-    known = {operation.id: operation for operation in before.operations}
     for operation in after.operations:
-        yield from _operation(known.get(operation.id), operation)
+        if operation.id not in known:
+            yield from _operation(None, operation)
 
 
 def new_notices(before: tuple[Notice, ...], after: tuple[Notice, ...]) -> tuple[Notice, ...]:

@@ -16,7 +16,7 @@ from app.engines import engine_maker
 from app.exit_codes import ExitCode
 from app.face import EngineFace, MakeEngine
 from app.follow import EXIT_CODES
-from app.keep_up import ALIVE, Wish, after_failed_try, decide
+from app.keep_up import ALIVE, Wish, after_failed_try, decide, under_way
 from app.output import note, put
 from app.session import run_to_end, watching
 from app.verbs.nodes import node_lines
@@ -64,7 +64,7 @@ async def _once(make_engine: MakeEngine, *, json: bool) -> int:
     if json:
         put(to_text(snapshot_json(snapshot, now)))
     else:
-        put("\n".join([*node_lines(snapshot), "", *status_lines(snapshot, now)]))
+        put("\n".join([*node_lines(snapshot), "", *status_lines(snapshot, time.time())]))
     return ExitCode.OK
 
 
@@ -120,8 +120,9 @@ class _Printer:
             elif change.text:
                 put(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {change.text}")
         self._seen = latest
-        if (latest.deployment.state in ALIVE) is not self._serving:
-            self._serving = not self._serving
+        proven = latest.deployment.state in ALIVE and not under_way(latest)  # a bring-up still verifies after the load
+        if proven is not self._serving and (proven or latest.deployment.state not in ALIVE):
+            self._serving = proven
             if self._serving and self._work.on_serving is not None:
                 self._work.on_serving(latest)
 

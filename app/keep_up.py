@@ -42,7 +42,7 @@ def decide(wish: Wish, snapshot: Snapshot, now: float) -> Decision:
     A part that died makes a deployment BROKEN. One that is DOWN after it served was taken down by
     somebody, and that is respected.
     """
-    if wish.given_up or any(operation.state in UNDER_WAY for operation in snapshot.operations):
+    if wish.given_up or under_way(snapshot):
         return Decision(wish)
     state = snapshot.deployment.state
     if state in ALIVE:
@@ -56,6 +56,11 @@ def decide(wish: Wish, snapshot: Snapshot, now: float) -> Decision:
     if wish.next_try is not None:
         return Decision(wish, wait=wish.next_try - now)
     return _schedule(wish, now)
+
+
+def under_way(snapshot: Snapshot) -> bool:
+    """Whether somebody is changing the fleet at this moment."""
+    return any(operation.state in UNDER_WAY for operation in snapshot.operations)
 
 
 def after_failed_try(wish: Wish) -> Wish:

@@ -169,10 +169,13 @@ async def stream_answer(client: HeadClient, options: argparse.Namespace, convers
     if not made_to_chat and len(conversation.messages) == 1:
         note("this model was not made to chat: it continues your text")
     most = options.max_tokens if options.max_tokens is not None else MOST_CHAT if made_to_chat else MOST_CONTINUED
+    temperature = options.temperature
+    if temperature is None and not made_to_chat:
+        temperature = 0.0  # text that only goes on is of use when it is the likeliest
     aside = not quiet and sys.stderr.isatty()
     parts: list[str] = []
     stop, timings = "", None
-    async with aclosing(client.chat(conversation.messages, n_predict=most, temperature=options.temperature)) as pieces:
+    async with aclosing(client.chat(conversation.messages, n_predict=most, temperature=temperature)) as pieces:
         async for piece in pieces:
             stop, timings = piece.stop or stop, piece.timings or timings
             parts.append(piece.text)

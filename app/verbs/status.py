@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import time
 
 from app.as_json import SCHEMA, Json, plain, to_text
 from app.engines import engine_maker
@@ -13,7 +14,7 @@ from app.output import put, table
 from app.present.units import UNKNOWN, percent, size, span
 from app.session import run_to_end, watching
 from app.which_fleet import WhichFleet, which_fleet
-from fleet.model import Deployment, DeploymentState, Placement, Service, Share, Snapshot
+from fleet.model import DeploymentState, Placement, Service, Share, Snapshot
 from fleet.text import visible
 
 ANSWERS = frozenset({DeploymentState.SERVING, DeploymentState.DEGRADED})
@@ -29,7 +30,7 @@ async def _status(options: argparse.Namespace, which: WhichFleet) -> int:
     async with watching(engine_maker(which, options)) as engine:
         await head_judged(engine)
         snapshot, now = engine.latest, engine.clock()
-    put(to_text(status_json(snapshot, now)) if options.json else "\n".join(status_lines(snapshot, now)))
+    put(to_text(status_json(snapshot, now)) if options.json else "\n".join(status_lines(snapshot, time.time())))
     return ExitCode.OK if snapshot.deployment.state in ANSWERS else ExitCode.NOT_THERE
 
 
@@ -59,14 +60,14 @@ def device_rows(placement: Placement) -> list[dict[str, object]]:
             for node, device in dict.fromkeys((*planned, *real))]
 
 
-def status_lines(snapshot: Snapshot, now: float) -> list[str]:
-    """The whole answer as text."""
-    lines = [_headline(snapshot.deployment, snapshot.fleet, now)]
+def status_lines(snapshot: Snapshot, epoch: float) -> list[str]:
+    """The whole answer as text. `epoch` is the time now: what runs was not begun by this command."""
+    lines = [_headline(snapshot, epoch)]
     if problem := snapshot.deployment.problem:
         lines += [f"  {visible(problem.what)}", *([f"  {visible(problem.remedy)}"] if problem.remedy else [])]
     if services := _services(snapshot):
-        lines += ["", *table(("NODE", "SERVICE", "STATE", "SINCE", "PORT", "PID", "WHAT"),
-                             [_service_row(service, now) for service in services], right=frozenset({4, 5}))]
+        lines += ["", *table(("NODE", "SERVICE", "STATE", "RUNS FOR", "PORT", "PID", "WHAT"),
+                             [_service_row(service, epoch) for service in services], right=frozenset({4, 5}))]
     placement = snapshot.deployment.placement
     if placement.planned or placement.real:
         lines += ["", f"placement: {placement.state.value}", *placement_table(placement)]
@@ -96,12 +97,11 @@ def _pair(planned: int | None, real: int | None) -> str:
     return f"{UNKNOWN if planned is None else planned} -> {real}"
 
 
-def _headline(deployment: Deployment, fleet: str, now: float) -> str:
+def _headline(snapshot: Snapshot, epoch: float) -> str:
+    deployment = snapshot.deployment
     if deployment.state is DeploymentState.DOWN:
-        return f"{visible(fleet)}: nothing serves"
-    model = visible(deployment.model or "a model")
-    since = span(now - deployment.since)
-    text = f"{visible(fleet)}: {model} is {deployment.state.value} (for {since})"
+        return f"{visible(snapshot.fleet)}: nothing serves"
+    text = f"{visible(snapshot.fleet)}: {visible(deployment.model or 'a model')} is {deployment.state.value}"
     if deployment.state in ANSWERS:
         text += f" at {visible(deployment.endpoint)}, head on {visible(deployment.head)}"
         text += f", context {deployment.context}" if deployment.context else ""
@@ -112,11 +112,12 @@ def _services(snapshot: Snapshot) -> list[Service]:
     return [service for node in snapshot.nodes.values() for service in node.services]
 
 
-def _service_row(service: Service, now: float) -> tuple[str, ...]:
+def _service_row(service: Service, epoch: float) -> tuple[str, ...]:
     record = service.record
     what = service.detail or (service.problem.what if service.problem else "")
-    return (service.node, record.id, service.state.value, span(now - service.since), str(record.port),
-            str(record.pid), visible(what, limit=60))
+    runs_for = span(epoch - record.started_epoch) if record.alive else UNKNOWN
+    return (service.node, record.id, service.state.value, runs_for, str(record.port), str(record.pid),
+            visible(what, limit=60))
 
 
 async def head_judged(engine: EngineFace, timeout: float = 3.0) -> None:
