@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ServiceError
+from fleet.nodes.supervise import script
 from fleet.nodes.supervisor import Supervisor
 
 from .conftest import Spec, processes_in, wait_for
@@ -73,6 +74,17 @@ async def test_following_gives_the_last_lines_and_then_the_new_ones(
         assert await anext(lines) == "four"
         log.write_text("cut\n")
         assert await anext(lines) == "cut"
+
+
+async def test_a_line_without_an_end_is_shown_when_it_goes_quiet(
+        node: Supervisor, shell: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.nodes.logs.script", lambda name: script(name).replace("-ge 30 ]", "-ge 2 ]"))
+    record = await node.start(shell("echo whole; printf 'loading ...'; exec sleep 60"))
+    async with aclosing(node.follow_log("worker-1")) as lines:
+        assert [await anext(lines), await anext(lines)] == ["whole", "loading ..."]
+        with (Path(record.folder) / "log").open("a") as more:
+            more.write(" done\n\nnext\n")
+        assert [await anext(lines) for _ in range(3)] == [" done", "", "next"]
 
 
 async def test_following_ends_when_the_service_is_forgotten(node: Supervisor, shell: Spec) -> None:
