@@ -12,6 +12,7 @@
     │   ├── ShellUnusable           signed in, but /bin/sh does not do what it is told
     │   └── CommandTimeout          a command ran past its time
     ├── ServiceError                one process on a node
+    │   ├── LeaseHeld               another cockpit is at work there
     │   ├── PortTaken               somebody else listens there
     │   ├── PortClosed              nobody listens there, or nobody answers
     │   ├── StartFailed             it ended, or never answered
@@ -124,6 +125,16 @@ class PortTaken(ServiceError):
         super().__init__(what, remedy, code=code)
         self.pid = pid
         self.program = program
+
+
+class LeaseHeld(ServiceError):
+    """Somebody else is at work there: `holder` as they named themselves, "" when it is not known."""
+
+    code = "lease-held"
+
+    def __init__(self, what: str, remedy: str = "", *, holder: str = "", code: str | None = None) -> None:
+        super().__init__(what, remedy, code=code)
+        self.holder = holder
 
 
 class PortClosed(ServiceError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fleet.errors import ServiceError
+from fleet.errors import LeaseHeld, ServiceError
 from fleet.nodes.folder import Answer, StateFolder
 from fleet.nodes.records import json_object
 from fleet.nodes.services import Lease, check_id, one_line
@@ -69,7 +69,7 @@ class Notes(StateFolder):
         run out is taken over, and `taken_over` says whose it was.
 
         Raises:
-            ServiceError: somebody else has it (code "lease-held").
+            LeaseHeld: somebody else has it.
         """
         check_id(name)
         owner = _owner(owner)
@@ -77,11 +77,11 @@ class Notes(StateFolder):
         self._raise_if_not_written(answer, name)
         if "held" in answer.words:
             seconds, _, holder = answer.words["held"].partition(" ")
-            raise ServiceError(
+            raise LeaseHeld(
                 f"{holder or 'Somebody else'} is at work on {self._transport.name} ({name}).",
-                f"Wait until that is done; if it has died, its claim runs out in {seconds} s.", code="lease-held")
+                f"Wait until that is done; if it has died, its claim runs out in {seconds} s.", holder=holder)
         if not answer.words.keys() & {"taken", "over"}:
-            raise ServiceError(f"The lease {name} on {self._transport.name} could not be taken.", code="lease-held")
+            raise LeaseHeld(f"The lease {name} on {self._transport.name} could not be taken.")
         return Lease(name, owner, int(ttl), answer.words.get("over", ""))
 
     async def release(self, name: str, owner: str) -> None:

@@ -45,14 +45,15 @@ def _serves_already(hands: Hands, arrangement: Arrangement) -> bool:
 
 
 def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
-    steps: list[Step] = [TakeLease(hands, arrangement.head_node)]
+    lease = TakeLease(hands, arrangement.head_node)
+    steps: list[Step] = [lease]
     steps += [StopRecorded(hands, node, record) for node, record in _old_heads(hands, arrangement)]
     for seat in arrangement.seats:
         steps += _worker_steps(hands, seat)
     steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
     steps += [WorkerAnswers(hands, arrangement, seat) for seat in arrangement.seats]
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
-              SmokeTest(hands, arrangement), ReleaseLease(hands, arrangement.head_node)]
+              SmokeTest(hands, arrangement), ReleaseLease(lease)]
     return steps
 
 
