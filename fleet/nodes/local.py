@@ -33,18 +33,18 @@ class LocalTransport:
         started = time.monotonic()
         given = shell.request(script, arguments, stdin)
         process = await _ShellProcess.start(self.name)
-        begin, out, err = shell.Beginning(), shell.Bounded(limit), shell.Bounded(shell.STDERR_LIMIT)
+        out, err = shell.Output(limit), shell.Output(shell.STDERR_LIMIT)
         try:
             async with asyncio.timeout(timeout):
-                status = await process.through(given, lambda data: out.feed(begin.feed(data)), err.feed)
+                status = await process.through(given, out.feed, err.feed)
         except TimeoutError as error:
             raise CommandTimeout(
                 f"A command on {self.name} was still running after {timeout:g} s and was ended.",
                 "Check what keeps this machine busy (load, a disk or network mount that does not answer).") from error
         finally:
             await process.end()
-        if begin.pid is None:
-            raise unusable_shell(self.name, begin.said or bytes(err.data).decode("utf-8", "replace"))
+        if out.begin.pid is None:
+            raise unusable_shell(self.name, out.begin.said or err.begin.said)
         return Completed(status, bytes(out.data), bytes(err.data), time.monotonic() - started, out.truncated)
 
     async def lines(self, script: str, arguments: Sequence[str] = (), *, limit: int = 8192) -> AsyncIterator[str]:

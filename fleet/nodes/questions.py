@@ -28,12 +28,13 @@ class Interview:
     """What one node's transport asks, with what it was told so far.
 
     A question outlives the wait for its answer: a server that hangs up while somebody looks for a
-    password is dialled again once the answer is there (`unanswered`).
+    password is dialled again once the answer is there (`settled`, `answers`).
     """
 
     def __init__(self, node: str, ask: Ask) -> None:
         self.node = node
         self.declined = False          # a question of this sign-in got no answer
+        self.answers = 0               # that were given so far
         self.patience: Callable[[], AbstractAsyncContextManager[None]] = nullcontext   # around each wait for a person
         self._ask = ask
         self._passwords: dict[str, str] = {}
@@ -41,11 +42,6 @@ class Interview:
         self._tried: set[str] = set()
         self._asked: dict[str, int] = {}
         self._open: asyncio.Task[str | None] | None = None
-
-    @property
-    def asking(self) -> bool:
-        """A question is open."""
-        return self._open is not None
 
     def begin(self) -> None:
         """A new sign-in: what is remembered may be used once more, and asked for again."""
@@ -89,9 +85,10 @@ class Interview:
         """It was refused: do not try it again by itself."""
         self._passwords.pop(account, None)
 
-    async def unanswered(self) -> bool:
-        """Wait for the question that was open when the server hung up; whether it was answered."""
-        return self._open is not None and await self._open is not None
+    async def settled(self) -> None:
+        """Wait for the question that is open, if one is."""
+        if self._open is not None:
+            await self._open
 
     def drop(self) -> None:
         """Nobody waits any more: take an open question back."""
@@ -134,4 +131,5 @@ class Interview:
         self._asked[key] = asked + 1
         answer = await self._ask(kind, self.node, text, detail)
         self.declined = answer is None
+        self.answers += answer is not None
         return answer

@@ -10,7 +10,7 @@ from its standard input and runs it. Two ways, told apart by a first line:
   busybox, and dash itself reads a script from a pipe in blocks of 8 kB).
 
 The script is wrapped in braces: half of one, after a broken link, is a syntax error and nothing runs.
-Before it, the line prints a mark with its pid: whatever rc files printed comes before the mark.
+Before it, the line prints a mark with its pid on both outputs: what rc files printed comes before it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fleet.nodes.transport import with_arguments
 MARK = b"--quarterdeck-begin--"
 NAME = "quarterdeck"   # $0 of every script: what its error messages and `ps` begin with
 WRAPPER = (
-    "echo; echo --quarterdeck-begin-- $$; read -r qd_n; "
+    "echo; echo --quarterdeck-begin-- $$; { echo; echo --quarterdeck-begin-- $$; } >&2; read -r qd_n; "
     'case $qd_n in all) qd_s=$(cat) ;; *) qd_s=$(dd ibs=1 obs=65536 count="$qd_n" 2>/dev/null) ;; esac; '
     'eval "$qd_s"'
 )
@@ -47,7 +47,7 @@ def request(script: str, arguments: Sequence[str] = (), stdin: bytes = b"") -> b
 
 
 class Beginning:
-    """Drops what precedes the mark in a stdout that comes in pieces.
+    """Drops what precedes the mark in an output that comes in pieces.
 
     `pid` is the shell's own on its node, None as long as no mark was seen. `noise` is the start of
     what came before it, bounded.
@@ -83,16 +83,18 @@ class Beginning:
         self.noise += noise[:NOISE_LIMIT - len(self.noise)]
 
 
-class Bounded:
-    """Bytes up to a limit; more is dropped and `truncated` says so."""
+class Output:
+    """What a script wrote, from the mark on, up to a limit; more is dropped and `truncated` says so."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        self.begin = Beginning()
         self.data = bytearray()
         self.truncated = False
 
     def feed(self, data: bytes) -> None:
         """Take what there is room for."""
+        data = self.begin.feed(data)
         room = self.limit - len(self.data)
         self.data += data[:room]
         self.truncated = self.truncated or len(data) > room

@@ -78,13 +78,13 @@ class SshTransport:
                   timeout: float = 10.0, limit: int = OUTPUT_LIMIT) -> Completed:
         """Run a POSIX sh script to its end; see `Transport.run`."""
         given = shell.request(script, arguments, stdin)
-        out, err = shell.Bounded(limit), shell.Bounded(shell.STDERR_LIMIT)
+        out, err = shell.Output(limit), shell.Output(shell.STDERR_LIMIT)
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(timeout):
                     await stack.enter_async_context(self._slots)
                     started = time.monotonic()
-                    session = await self._open(out.feed, err.feed)
+                    session = await self._open(out.begin, out.feed, err.feed)
                     stack.callback(self._finish, session)
                     session.give(given)
                     await session.exited.wait()
@@ -93,18 +93,18 @@ class SshTransport:
                             await session.closed.wait()
             except TimeoutError as error:
                 raise self._too_long(timeout) from error
-        self._check_end(session, bytes(err.data))
+        self._check_end(session, err.begin.said)
         return Completed(session.status, bytes(out.data), bytes(err.data), time.monotonic() - started, out.truncated)
 
     async def lines(self, script: str, arguments: Sequence[str] = (), *, limit: int = 8192) -> AsyncIterator[str]:
         """Run a script that goes on and yield its lines; see `Transport.lines`."""
         given = shell.request(script, arguments)
-        cutter, queue, more = shell.Lines(limit), deque[str](), asyncio.Event()
+        begin, cutter, queue, more = shell.Beginning(), shell.Lines(limit), deque[str](), asyncio.Event()
         behind = 0
 
         def take(data: bytes) -> None:
             nonlocal behind
-            queue.extend(cutter.feed(data))
+            queue.extend(cutter.feed(begin.feed(data)))
             behind += len(data)
             if behind > _BEHIND:
                 session.channel.pause_reading()
@@ -115,7 +115,7 @@ class SshTransport:
                 async with asyncio.timeout(TURN):
                     await stack.enter_async_context(self._follow_slots)
                     await stack.enter_async_context(self._slots)
-                    session = await self._open(take, lambda data: None)
+                    session = await self._open(begin, take, lambda data: None)
                     stack.callback(self._finish, session, kill=True)
             except TimeoutError as error:
                 raise NodeError(f"{self.name} has no session free to follow another log.",
@@ -135,7 +135,7 @@ class SshTransport:
                 await more.wait()
             for line in (*queue, *cutter.end()):
                 yield line
-        self._check_end(session, b"")
+        self._check_end(session, "")
 
     async def open_connection(self, host: str, port: int, *, timeout: float = 5.0) -> ChannelStream:
         """A TCP connection made from the node; see `Transport.open_connection`."""
@@ -192,22 +192,22 @@ class SshTransport:
             raise ConnectionDropped(f"{self.name} is not connected.", "It is connected again as soon as it answers.")
         return self._chain.last
 
-    async def _open(self, on_stdout: Take, on_stderr: Take) -> Session:
+    async def _open(self, begin: shell.Beginning, on_stdout: Take, on_stderr: Take) -> Session:
         try:
-            return await Session.open(self._connection(), on_stdout, on_stderr)
+            return await Session.open(self._connection(), begin, on_stdout, on_stderr)
         except (asyncssh.Error, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
             raise of_channel(self.name, error) from error
 
-    def _check_end(self, session: Session, stderr: bytes) -> None:
+    def _check_end(self, session: Session, stderr: str) -> None:
         """Raise unless the shell ran and told its status."""
         if session.status is None and (session.lost is not None or self._chain is None
                                        or self._chain.last.is_closed() or session.begin.pid is not None):
             # a server that is killed closes the channel without a status, and without an error
             raise of_channel(self.name, session.lost)
         if session.begin.pid is None:
-            raise unusable_shell(self.name, session.begin.said or stderr.decode("utf-8", "replace"))
+            raise unusable_shell(self.name, session.begin.said or stderr)
 
     def _finish(self, session: Session, *, kill: bool = False) -> None:
         """Let go of a session; one that still runs is ended on the node too."""
@@ -231,7 +231,7 @@ class SshTransport:
             if pid is not None:                 # no OpenSSH, an old one, or root's: it passes no signals on
                 with suppress(FleetError, TimeoutError):
                     async with asyncio.timeout(TURN):
-                        killer = await self._open(lambda data: None, lambda data: None)
+                        killer = await self._open(shell.Beginning(), lambda data: None, lambda data: None)
                         killer.give(shell.request(_KILL, [str(pid)]))
                         await killer.closed.wait()
 

@@ -188,7 +188,7 @@ class _Door(asyncssh.SSHClient):
         self._offer = Offer(settings.identity_files(self._target), settings.agent_path(self._target),
                             bool(settings.get("IdentitiesOnly")),
                             tuple(settings.get("CertificateFile") or ()), interview)
-        interview.patience = self._patience
+        interview.patience, answers = self._patience, interview.answers
         try:
             async with asyncio.timeout(self._target.connect_timeout) as self._scope:
                 return await asyncssh.connect(address.host, address.port, **self._options(sock))
@@ -198,9 +198,11 @@ class _Door(asyncssh.SSHClient):
         except asyncssh.ChannelOpenError as error:
             raise ssh_errors.of_hop(error, attempt) from error
         except (asyncssh.Error, OSError, ValueError) as error:
-            if interview.asking and not isinstance(error, TimeoutError) and await interview.unanswered():
-                interview.dial_again()
-                raise _Again from error
+            if isinstance(error, asyncssh.ConnectionLost | ConnectionError):
+                await interview.settled()
+                if interview.answers > answers:   # the server did not wait for it: now it is there
+                    interview.dial_again()
+                    raise _Again from error
             raise self._explained(error) from error
         finally:
             if sock is not None and self._connection is None:

@@ -18,8 +18,8 @@ Take = Callable[[bytes], None]
 class Session(asyncssh.SSHClientSession[bytes]):
     """A running /bin/sh on the node."""
 
-    def __init__(self, on_stdout: Take, on_stderr: Take) -> None:
-        self.begin = shell.Beginning()
+    def __init__(self, begin: shell.Beginning, on_stdout: Take, on_stderr: Take) -> None:
+        self.begin = begin                       # of stdout, which `on_stdout` feeds: has the shell's pid
         self.status: int | None = None           # 128 + signal; None = not ended, or nobody told
         self.exited = asyncio.Event()            # the shell has ended, or the channel is closed
         self.closed = asyncio.Event()
@@ -29,10 +29,11 @@ class Session(asyncssh.SSHClientSession[bytes]):
         self.channel: asyncssh.SSHClientChannel[bytes]
 
     @classmethod
-    async def open(cls, connection: asyncssh.SSHClientConnection, on_stdout: Take, on_stderr: Take) -> Session:
+    async def open(cls, connection: asyncssh.SSHClientConnection, begin: shell.Beginning, on_stdout: Take,
+                   on_stderr: Take) -> Session:
         """Start the shell. Given up half-way, the channel is closed as soon as the node has opened it."""
         opening = asyncio.ensure_future(connection.create_session(
-            lambda: cls(on_stdout, on_stderr), shell.REMOTE_COMMAND, encoding=None, request_pty=False, env={},
+            lambda: cls(begin, on_stdout, on_stderr), shell.REMOTE_COMMAND, encoding=None, request_pty=False, env={},
             send_env=()))
         try:
             _, session = await asyncio.shield(opening)
@@ -65,10 +66,7 @@ class Session(asyncssh.SSHClientSession[bytes]):
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         """Output of the shell, or before that of rc files."""
-        if datatype == asyncssh.EXTENDED_DATA_STDERR:
-            self._on_stderr(data)
-        elif data := self.begin.feed(data):
-            self._on_stdout(data)
+        (self._on_stderr if datatype == asyncssh.EXTENDED_DATA_STDERR else self._on_stdout)(data)
 
     def eof_received(self) -> bool:
         """No more output; the status may still come, so the channel stays."""

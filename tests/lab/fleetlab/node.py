@@ -47,7 +47,7 @@ _AVAHI_SSH = """<service-group><name replace-wildcards="yes">%h</name>
 _SSHD = """Port {port}\nListenAddress 0.0.0.0\nHostKey /etc/ssh/ssh_host_ed25519_key\nUsePAM no
 KbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\nPasswordAuthentication {by_password}
 PubkeyAuthentication {by_key}\nLogLevel VERBOSE\nAcceptEnv LANG LC_*\nBanner {banner}
-AllowTcpForwarding {forwarding}\n{sftp}"""
+AllowTcpForwarding {forwarding}\nMaxStartups {startups}\n{sftp}"""
 _MARKS = ("nogpu", "readonlyhome", "fulldisk", "nosshd")   # traits that show as /etc/fleetlab/TRAIT
 
 
@@ -130,6 +130,7 @@ def _system(upper: Files, node: Json, traits: set[str]) -> None:
     upper.write("etc/ssh/sshd_config", _SSHD.format(
         port=node["port"], by_password="yes" if password else "no", by_key="no" if password else "yes",
         banner="/etc/ssh/banner" if noisy else "none", forwarding="no" if "noforward" in traits else "yes",
+        startups="1:100:1" if "busy" in traits else "100",
         sftp="" if "nosftp" in traits else "Subsystem sftp /usr/lib/openssh/sftp-server\n"))
     upper.write("etc/motd", "Welcome to the noisy node.\n" if noisy else "")
     if noisy:

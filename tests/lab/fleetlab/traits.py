@@ -17,6 +17,7 @@ TRAITS = {
     "nomdns": "does not announce itself",
     "nosftp": "sshd without the SFTP subsystem",
     "noforward": "sshd forbids TCP forwarding",
+    "busy": "sshd bears one open sign-in at a time and closes all others (MaxStartups)",
     "port2222": "sshd on port 2222",
     "newkey": "its host key is not in the lab's known_hosts",
     "changedkey": "the lab's known_hosts holds another host key for it",
