@@ -231,15 +231,6 @@ class HeadClient:
         return body
 
     async def _get(self, path: str, *, with_key: bool = True) -> tuple[int, bytes]:
-        """Asked again once when a kept connection turns out to be dead: the head ends idle ones."""
-        try:
-            return await self._get_once(path, with_key)
-        except HeadError as error:
-            if error.code != "dropped":
-                raise
-        return await self._get_once(path, with_key)
-
-    async def _get_once(self, path: str, with_key: bool) -> tuple[int, bytes]:
         async with self._request("GET", path, None, ASK_TIMEOUT, with_key=with_key) as response:
             return response.status_code, await self._body(response)
 

@@ -192,7 +192,7 @@ def _size(number: str, unit: str) -> int | None:
 
 
 def real_shares(log: HeadLog, endpoints: Mapping[str, str], head: str) -> tuple[Share, ...]:
-    """What every device really holds, by the log; () when it tells nothing.
+    """What every device really holds, by the log, in the head's order; () when it tells nothing.
 
     Args:
         log: of the head.
@@ -213,7 +213,9 @@ def real_shares(log: HeadLog, endpoints: Mapping[str, str], head: str) -> tuple[
             name, node = place.device, head
         shares.append(Share(node, name, place.endpoint, layers=log.layers_of(name), model_bytes=sizes.model,
                             kv_bytes=sizes.kv, compute_bytes=sizes.compute))
-    return tuple(sorted(shares, key=lambda share: (not share.endpoint, share.device == "CPU")))
+    order = {(device.endpoint, device.name): number for number, device in enumerate(log.devices)}
+    return tuple(sorted(shares, key=lambda share: (share.device == "CPU", not share.endpoint, order.get(
+        (share.endpoint, share.device), len(order)))))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -17,7 +17,6 @@ import httpx
 from fleet.nodes.transport import ByteStream, Transport
 
 CONNECT_TIMEOUT = 5.0
-KEEP_ALIVE = 3.0            # seconds: llama-server hangs up on an idle connection after 5
 
 
 class _Stream(httpcore.AsyncNetworkStream):
@@ -81,15 +80,17 @@ class _Body(httpx.AsyncByteStream):
 
 
 class NodeHttpTransport(httpx.AsyncBaseTransport):
-    """An httpx transport whose connections start at a node.
+    """An httpx transport whose connections start at a node, a new one for each request.
+
+    None is kept: llama-server ends them as it likes (after a stream, after 5 idle seconds), and a
+    stream through SSH cannot tell beforehand that it was ended. A POST must not be sent twice.
 
     Raises what the node's transport raises (`NodeError`, `PortClosed`), and httpcore's own errors.
     """
 
     def __init__(self, transport: Transport, *, connections: int = 8) -> None:
         self._pool = httpcore.AsyncConnectionPool(
-            network_backend=_Backend(transport), max_connections=connections, max_keepalive_connections=2,
-            keepalive_expiry=KEEP_ALIVE)
+            network_backend=_Backend(transport), max_connections=connections, max_keepalive_connections=0)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         response = await self._pool.handle_async_request(httpcore.Request(

@@ -195,7 +195,7 @@ async def test_an_address_for_all_is_dialled_as_loopback():
     assert dialled == ["127.0.0.1", "::1", "10.0.0.3", "fd00::1"]
 
 
-async def test_a_kept_connection_that_the_head_ended_is_no_failure():
+async def test_a_head_that_ends_its_connections_is_no_failure():
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
         await writer.drain()
