@@ -20,7 +20,9 @@ _PREFIX = re.compile(r"^(?:\d{1,6}\.\d\d\.\d{3}\.\d{3} )?(?:[DIWE] )?(?:(?:srv|c
 
 def body(line: str) -> str:
     """A line without colours, time, level and component."""
-    return _PREFIX.sub("", _COLOUR.sub("", line), count=1).rstrip()
+    plain = _COLOUR.sub("", line) if "\x1b" in line else line
+    prefix = _PREFIX.match(plain)
+    return plain[prefix.end() if prefix else 0:].rstrip()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -87,8 +89,16 @@ _FAULTS: tuple[tuple[FaultKind, re.Pattern[str]], ...] = tuple(
     ))
 
 
+# Words of which every complaint above has one: most lines have none, and a log may have 16 MB of them.
+_COMPLAINTS = ("failed", "error", "mismatch", "crashed", "input configs", "unable", "out of memory", "outofdevice",
+               "bad_alloc", "couldn't", "invalid", "not loaded")
+
+
 def fault_of(text: str) -> Fault | None:
     """What a line (its `body`) complains of, None for all others."""
+    words = text.lower()
+    if not any(word in words for word in _COMPLAINTS):
+        return None
     for kind, pattern in _FAULTS:
         if match := pattern.search(text):
             return Fault(kind, ":".join(group for group in match.groups() if group)[:512], text[:300])

@@ -140,9 +140,10 @@ class HeadLog:
     def _line(self, text: str) -> None:
         if match := _MODEL.match(text):
             self._begin(match[1])
-        for phase, pattern in _MARKS:
-            if pattern.match(text) and _ORDER.index(phase) > _ORDER.index(self.phase):
-                self.phase = phase
+        if self.phase is not LoadPhase.READY:
+            for phase, pattern in _MARKS:
+                if pattern.match(text) and _ORDER.index(phase) > _ORDER.index(self.phase):
+                    self.phase = phase
         if buffer := buffer_of(text):
             self._buffer(buffer)
         elif (device := used_device_of(text)) is not None:
