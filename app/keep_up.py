@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fleet.model import DeploymentState, OperationState, Snapshot
 
 BACK_OFF = (3.0, 15.0, 60.0)   # seconds before a try after the first, second, third and any later failure
+PATIENCE = 5.0                 # seconds of being down that are no restart or swap by somebody else
 STEADY = 120.0                 # seconds of serving after which the next failure counts as the first
 UNDER_WAY = (OperationState.PLANNED, OperationState.RUNNING)
 ALIVE = (DeploymentState.SERVING, DeploymentState.DEGRADED)
@@ -23,6 +24,7 @@ class Wish:
     next_try: float | None = None       # None = no try is due
     served: bool = False                # seen serving, and no try of ours has failed since
     serving_since: float | None = None
+    down_since: float | None = None     # seen down although nothing of it died
     given_up: bool = False              # somebody took it down on purpose: not ours to undo
 
 
@@ -42,15 +44,15 @@ def decide(wish: Wish, snapshot: Snapshot, now: float) -> Decision:
     A part that died makes a deployment BROKEN. One that is DOWN after it served was taken down by
     somebody, and that is respected.
     """
-    if wish.given_up or under_way(snapshot):
+    if under_way(snapshot):
         return Decision(wish)
     state = snapshot.deployment.state
     if state in ALIVE:
         return _while_alive(wish, now)
-    if state not in ENDED_BADLY:
-        return Decision(wish)
+    if wish.given_up or state not in ENDED_BADLY:
+        return Decision(replace(wish, down_since=None))
     if state is DeploymentState.DOWN and wish.served:
-        return Decision(replace(wish, given_up=True, next_try=None), say="somebody took the model down: it stays down")
+        return _while_down(wish, now)
     if not wish.tried or (wish.next_try is not None and now >= wish.next_try):
         return Decision(replace(wish, tried=True, next_try=None), bring_up=True)
     if wish.next_try is not None:
@@ -68,6 +70,13 @@ def after_failed_try(wish: Wish) -> Wish:
     return replace(wish, served=False)
 
 
+def _while_down(wish: Wish, now: float) -> Decision:
+    since = wish.down_since if wish.down_since is not None else now
+    if now - since < PATIENCE:
+        return Decision(replace(wish, down_since=since, next_try=None), wait=since + PATIENCE - now)
+    return Decision(replace(wish, given_up=True, down_since=None), say="somebody took the model down: it stays down")
+
+
 def _schedule(wish: Wish, now: float) -> Decision:
     pause = BACK_OFF[min(wish.failures, len(BACK_OFF) - 1)]
     wish = replace(wish, failures=wish.failures + 1, next_try=now + pause, serving_since=None)
@@ -76,7 +85,8 @@ def _schedule(wish: Wish, now: float) -> Decision:
 
 def _while_alive(wish: Wish, now: float) -> Decision:
     since = wish.serving_since if wish.serving_since is not None else now
-    wish = replace(wish, tried=True, served=True, serving_since=since, next_try=None)
+    wish = replace(wish, tried=True, served=True, serving_since=since, next_try=None, down_since=None,
+                   given_up=False)
     if now - since >= STEADY:
         return Decision(replace(wish, failures=0))
     return Decision(wish, wait=since + STEADY - now)

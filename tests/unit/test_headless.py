@@ -12,7 +12,7 @@ from cli_engine import ScriptedEngine, ends, hangs, node, service, serving
 from app.changes import changes, new_notices
 from app.exit_codes import ExitCode
 from app.headless import Headless, run_headless
-from app.keep_up import BACK_OFF, STEADY, Wish, after_failed_try, decide
+from app.keep_up import BACK_OFF, PATIENCE, STEADY, Wish, after_failed_try, decide
 from fleet.events import BringUp
 from fleet.model import (
     Deployment,
@@ -141,9 +141,23 @@ def test_serving_for_long_makes_the_next_failure_the_first_one():
 def test_what_somebody_took_down_stays_down():
     wish = decide(Wish("tiny"), SERVING, 0.0).wish
     decision = decide(wish, DOWN, 5.0)
+    assert (decision.wait, decision.bring_up, decision.wish.given_up) == (PATIENCE, False, False)
+    decision = decide(decision.wish, DOWN, 5.0 + PATIENCE)
     assert decision.wish.given_up
     assert "stays down" in decision.say
     assert not decide(decision.wish, DOWN, 1000.0).bring_up
+
+
+def test_a_swap_by_somebody_else_is_not_taking_it_down():
+    wish = decide(decide(Wish("tiny"), SERVING, 0.0).wish, DOWN, 5.0).wish
+    wish = decide(wish, LOADING, 6.0).wish
+    assert not decide(wish, DOWN, 5.0 + PATIENCE).wish.given_up
+
+
+def test_what_somebody_brings_up_again_is_kept_up_again():
+    wish = replace(Wish("tiny", tried=True), given_up=True)
+    wish = decide(wish, SERVING, 0.0).wish
+    assert decide(wish, BROKEN, 1.0).wait == BACK_OFF[0]
 
 
 def test_a_failed_bring_up_is_tried_again():
@@ -195,6 +209,9 @@ def test_a_demo_that_somebody_took_down_ends(capsys):
         await serves(engine, operation)
         await asyncio.sleep(0.05)
         engine.show(deployment=Deployment(DeploymentState.DOWN))
+        await asyncio.sleep(0.05)
+        engine.now += PATIENCE
+        engine.show()
 
     code, engine = run(Headless(up="tiny", leave_when_down=True), then_down)
     assert code == ExitCode.OK
