@@ -14,8 +14,9 @@ qd_look() {
         # A program may put a newline into its own name: read on to the end.
         { while IFS= read -r qd_line || [ -n "$qd_line" ]; do qd_stat="$qd_stat$qd_line "; done <"/proc/$1/stat"; } 2>/dev/null
         # ... and parentheses: what counts stands after the last one.
+        qd_stat=${qd_stat##*') '}
         IFS=' ' read -r qd_state _ qd_group _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ qd_ticks _ qd_rss_pages _ <<QD_END
-${qd_stat##*') '}
+$qd_stat
 QD_END
         case $qd_ticks in '' | *[!0123456789]*) return 1 ;; esac
         if [ -z "${qd_boot-}" ]; then
@@ -24,8 +25,9 @@ QD_END
         fi
         qd_start=$qd_boot:$qd_ticks
     else
-        # Fixed language and zone: the text has to be equal whoever asks.
-        qd_line=$(LC_ALL=C TZ=UTC0 ps -o state=,pgid=,lstart= -p "$1" 2>/dev/null) || return 1
+        # Fixed language and zone: the text has to be equal whoever asks. One -o each: BSD's ps takes all
+        # that follows a "=" as the title of that column.
+        qd_line=$(LC_ALL=C TZ=UTC0 ps -o state= -o pgid= -o lstart= -p "$1" 2>/dev/null) || return 1
         IFS=' ' read -r qd_state qd_group qd_start <<QD_END
 $qd_line
 QD_END

@@ -60,7 +60,8 @@ async def test_a_worker_outlives_the_connection_and_goes_without_a_trace(lab, si
     await first.close()
     node = Supervisor(await sign_in(name))
     listing = await node.listing()
-    assert [(each.pid, each.alive, each.facts) for each in listing.records] == [(started.pid, True, {"planned": ["CPU"]})]
+    record, = listing.records
+    assert (record.pid, record.alive, record.facts) == (started.pid, True, {"planned": ["CPU"]})
     if trait == "readonlyhome":
         assert started.folder.startswith("/tmp/quarterdeck-")
         assert [problem.code for problem in listing.problems] == ["state-folder-fallback"]
