@@ -38,6 +38,7 @@ def test_a_tarball_knows_neither_build_nor_commit() -> None:
     assert parse_version("version: 0.6.0-dev (build 0, commit unknown)") == (None, None)
     assert parse_version("version: 0 (unknown)") == (None, None)
     assert parse_version("") == (None, None)
+    assert parse_version((DATA / "rpc/rpc_server_no_version_flag.txt").read_text()) == (None, None)
     assert parse_build_info("b0-unknown") == (None, None)
     assert parse_build_info("b10068-571d0d5") == (10068, "571d0d5")
     assert parse_build_info("b1-571d0d5") == (None, "571d0d5")
