@@ -99,23 +99,26 @@ async def probe(transport: Transport, settings: ProbeSettings, previous: NodeRea
         NodeError: the node does not answer in `timeout` seconds, or (`ShellUnusable`) not with a reading.
     """
     full = full or previous is None
-    given = arguments(settings, previous, full=full, token=secrets.token_hex(8))
+    token = secrets.token_hex(8)
+    given = arguments(settings, previous, full=full, token=token)
     done = await transport.run(FULL_SCRIPT if full else QUICK_SCRIPT, given, timeout=timeout, limit=_LIMIT)
     try:
-        return read_output(done.text, previous, settings)
+        return read_output(done.text, previous, settings, token=token)
     except ShellUnusable as error:
         said = label(done.error_text) or label(done.text)
         what = f"{transport.name}: {error.what}" + (f" It said: {said}" if said else "")
         raise ShellUnusable(what, error.remedy) from error
 
 
-def read_output(text: str, previous: NodeReading | None, settings: ProbeSettings) -> NodeReading:
+def read_output(text: str, previous: NodeReading | None, settings: ProbeSettings, *, token: str = "") -> NodeReading:
     """A reading from the script's output; what is not in it comes from `previous`.
+
+    `token` is the one that the script was given: nothing else in the text can begin an answer then.
 
     Raises:
         ShellUnusable: the text holds no probe's output at all. Nothing else is ever raised.
     """
-    given = sections.split(text)
+    given = sections.split(text, token)
     before = previous or NodeReading()
     reading = _with_load(_with_identity(before, given), given)
     reading = _with_services(reading, given)

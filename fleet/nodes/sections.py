@@ -58,15 +58,16 @@ class Sections:
         return {name[len(start):]: text for name, text in self.texts.items() if name.startswith(start)}
 
 
-def split(text: str) -> Sections:
+def split(text: str, token: str = "") -> Sections:
     """The sections of a probe's output; whatever precedes the begin line is noise.
+
+    With `token` only the begin line of that run counts. Without it the first one does: what comes
+    after it holds process titles and file names, which anybody on the node can choose.
 
     Raises:
         ShellUnusable: there is no begin line.
     """
-    begin = None
-    for match in _BEGIN.finditer(text):      # noise could hold an older probe's output: the last one counts
-        begin = match
+    begin = next((match for match in _BEGIN.finditer(text) if token in ("", match[1])), None)
     if begin is None:
         raise ShellUnusable("The node's shell ran, but the probe's answer did not come back.",
                             "See what `/bin/sh -c 'echo hello'` prints on that machine.")

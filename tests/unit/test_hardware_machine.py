@@ -186,7 +186,8 @@ def test_no_text_whatsoever_breaks_a_reader(text: str):
 
 
 WORDS = ["inet", "inet6", "addr:1.2.3.4", "eth0:", "flags=1<UP>", "netmask", "0xffffff00", "\n", " ", "\t", "prefixlen",
-         "999", "fe80::1", "255.255.255.999", "Link encap:", "limit", "used", "-1", "9" * 20, "%", "/", "/dev/sda", "\0"]
+         "999", "fe80::1", "255.255.255.999", "Link encap:", "limit", "used", "-1", "9" * 20, "%", "/",
+         "/dev/sda", "\0"]
 
 
 @given(st.lists(st.sampled_from(WORDS), max_size=40).map("".join))

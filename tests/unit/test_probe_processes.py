@@ -153,8 +153,10 @@ def test_a_macs_sockets_come_from_netstat_and_their_owners_from_lsof():
 
 
 PIECES = st.sampled_from([
-    *TABLE.split(" "), *OWNERS.split("\n"), "\n", " ", "LISTEN", "ESTAB", "[::]:22", "*:*", "tcp4 0 0 *.8080 *.* LISTEN",
-    "p99999999999", "n*:99999999", "\0", "(", ")", "@comm 1", "/proc/99/fd/:", stat(5, "vllm")])
+    *TABLE.split(" "), *OWNERS.split("\n"),
+    "\n", " ", "LISTEN", "ESTAB", "[::]:22", "*:*",
+    "tcp4 0 0 *.8080 *.* LISTEN", "p99999999999", "n*:99999999", "\0", "(", ")", "@comm 1", "/proc/99/fd/:",
+    stat(5, "vllm")])
 
 
 @given(st.lists(PIECES, max_size=30).map(" ".join), st.text(max_size=100))
