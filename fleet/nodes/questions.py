@@ -33,7 +33,7 @@ class Interview:
 
     def __init__(self, node: str, ask: Ask) -> None:
         self.node = node
-        self.declined = False          # a question of this sign-in got no answer
+        self._declined: set[QuestionKind] = set()
         self.answers = 0               # that were given so far
         self.patience: Callable[[], AbstractAsyncContextManager[None]] = nullcontext   # around each wait for a person
         self._ask = ask
@@ -43,11 +43,16 @@ class Interview:
         self._asked: dict[str, int] = {}
         self._open: asyncio.Task[str | None] | None = None
 
+    @property
+    def declined(self) -> bool:
+        """A question of this sign-in got no answer."""
+        return bool(self._declined)
+
     def begin(self) -> None:
         """A new sign-in: what is remembered may be used once more, and asked for again."""
         self._tried.clear()
         self._asked.clear()
-        self.declined = False
+        self._declined.clear()
 
     def dial_again(self) -> None:
         """The same sign-in on a new connection: what was answered may be used."""
@@ -73,11 +78,11 @@ class Interview:
             return self._passphrases[file]
         return await self._outlive(self._new_passphrase(file, opens))
 
-    async def host_key(self, where: str, algorithm: str, fingerprint: str) -> bool:
-        """Whether a person vouches for a host key that was never seen before."""
+    async def host_key(self, host: str, where: str, algorithm: str, fingerprint: str) -> bool:
+        """Whether a person vouches for a key of `host` (the node or a hop) that was never seen before."""
         answer = await self._put(
             QuestionKind.HOST_KEY, fingerprint,
-            f"{self.node} at {where} shows a host key that was never seen before. Is this its fingerprint?",
+            f"{host} at {where} shows a host key that was never seen before. Is this its fingerprint?",
             f"{algorithm} {fingerprint}")
         return answer is not None and answer.strip().lower() not in ("", "n", "no")
 
@@ -126,10 +131,12 @@ class Interview:
 
     async def _put(self, kind: QuestionKind, key: str, text: str, detail: str) -> str | None:
         asked = self._asked.get(key, 0)
-        if self.declined or asked >= TRIES:
+        if kind in self._declined or asked >= TRIES:
             return None
         self._asked[key] = asked + 1
         answer = await self._ask(kind, self.node, text, detail)
-        self.declined = answer is None
-        self.answers += answer is not None
+        if answer is None:
+            self._declined.add(kind)
+        else:
+            self.answers += 1
         return answer

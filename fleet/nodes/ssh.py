@@ -71,8 +71,7 @@ class SshTransport:
         except BaseException:
             await self.close()
             raise
-        assert chain.address is not None
-        return Connected(chain.address, chain.fingerprint, done.seconds)
+        return Connected(chain.node.address, chain.node.fingerprint, done.seconds)
 
     async def run(self, script: str, arguments: Sequence[str] = (), *, stdin: bytes = b"",
                   timeout: float = 10.0, limit: int = OUTPUT_LIMIT) -> Completed:
@@ -188,9 +187,9 @@ class SshTransport:
         await chain.close()
 
     def _connection(self) -> asyncssh.SSHClientConnection:
-        if self._chain is None or self._chain.last.is_closed():
+        if self._chain is None or self._chain.connection.is_closed():
             raise ConnectionDropped(f"{self.name} is not connected.", "It is connected again as soon as it answers.")
-        return self._chain.last
+        return self._chain.connection
 
     async def _open(self, begin: shell.Beginning, on_stdout: Take, on_stderr: Take) -> Session:
         try:
@@ -203,7 +202,7 @@ class SshTransport:
     def _check_end(self, session: Session, stderr: str) -> None:
         """Raise unless the shell ran and told its status."""
         if session.status is None and (session.lost is not None or self._chain is None
-                                       or self._chain.last.is_closed() or session.begin.pid is not None):
+                                       or self._chain.connection.is_closed() or session.begin.pid is not None):
             # a server that is killed closes the channel without a status, and without an error
             raise of_channel(self.name, session.lost)
         if session.begin.pid is None:
