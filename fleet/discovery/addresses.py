@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import (
     IPv4Address,
     IPv4Interface,
@@ -49,6 +50,7 @@ _ORDER = {kind: place for place, kind in enumerate((
 _SOURCES = {source: place for place, source in enumerate(("fleet.yaml", "by hand", "ssh_config", "mdns", "probe"))}
 
 
+@lru_cache(maxsize=4096)
 def parse_ip(host: str) -> IPv4Address | IPv6Address | None:
     """The IP that `host` is, its %scope kept; None for a name."""
     try:
@@ -90,6 +92,7 @@ def kind_of(interface_name: str, ip: str) -> LinkKind:
     return LinkKind.VPN if address in TAILSCALE_V6 else LinkKind.UNKNOWN
 
 
+@lru_cache(maxsize=4096)
 def network_of(text: str) -> IPv4Interface | IPv6Interface | None:
     """An interface's address with its prefix ("10.0.0.4/24"); without one it is a single host."""
     bare, slash, prefix = text.partition("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fleet.discovery.addresses import kind_of, parse_ip, rank
 from fleet.discovery.sightings import SSH_PORT, Sighting, Source
@@ -30,6 +31,11 @@ class Evidence:
     hostname: str
     since: float                       # first proved
 
+    @property
+    def proof(self) -> tuple[str, str, str]:
+        """What it proves, whenever that was."""
+        return self.fingerprint, self.machine_id, self.hostname
+
     def and_then(self, other: Evidence) -> Evidence:
         """Both taken together; another key or another machine id is another machine, and the later one counts."""
         first, last = sorted((self, other), key=lambda e: (e.at, e.fingerprint, e.machine_id, e.hostname))
@@ -40,7 +46,7 @@ class Evidence:
                         last.hostname or first.hostname, min(first.since, last.since))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class OwnMachine:
     """What tells that a sighting is of the machine that we run on."""
 
@@ -63,6 +69,12 @@ class OwnMachine:
                                              source=Source.LOCAL))
         return cls(tuple(networks), tuple(addresses), frozenset(a.host.lower() for a in addresses), machine_id,
                    short(hostname))
+
+
+@lru_cache(maxsize=4096)
+def ranked(addresses: tuple[Address, ...], own: OwnMachine, local: bool) -> tuple[Address, ...]:
+    """`rank` as this machine sees it, remembered: the same addresses are judged at every turn."""
+    return rank(addresses, own_networks=own.networks, local=local)
 
 
 def short(hostname: str) -> str:
@@ -125,7 +137,7 @@ def groups(sightings: Collection[Sighting], lost: Mapping[tuple[str, str], float
         members[find(("sighting", *sighting.id))].append(sighting)
     ours = find(THIS_MACHINE)
     return [Group(tuple(group), key == ours) for key, group in members.items() if any(
-        s.source is not Source.MDNS or rank(s.addresses, own_networks=own.networks) for s in group)]
+        s.source is not Source.MDNS or ranked(s.addresses, own, False) for s in group)]
 
 
 def _keys(sighting: Sighting, lost: float | None, aliases: Collection[str], evidence: Mapping[Endpoint, Evidence],
@@ -139,7 +151,7 @@ def _keys(sighting: Sighting, lost: float | None, aliases: Collection[str], evid
     if sighting.local:
         keys.append(THIS_MACHINE)
     by_mdns = sighting.source is Source.MDNS
-    usable = rank(sighting.addresses, own_networks=own.networks, local=not by_mdns)
+    usable = ranked(sighting.addresses, own, not by_mdns)
     for address in usable:
         place = endpoint(sighting, address)
         if lost is not None:

@@ -223,7 +223,7 @@ def test_a_file_read_again_replaces_what_it_said() -> None:
 def test_a_flood_of_names_is_bounded() -> None:
     known = Registry(own_networks=HOME)
     known.saw(*(mdns(f"n{place}", f"10.20.{place // 250}.{place % 250 + 1}") for place in range(1500)))
-    assert len(known.nodes) <= 1024
+    assert len(known.nodes) <= 512
 
 
 @pytest.mark.parametrize("text", ["", "a b", "@host", "-l@host", "user@", "host:0", "a/b", "ho\nst", "u\x1b@h"])
