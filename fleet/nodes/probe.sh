@@ -175,8 +175,11 @@ QD_END
         qd_count=$((qd_count + 1))
         [ "$qd_count" -le 64 ] || break
         if qd_look "$qd_pid"; then
+            # On one line, also of a program that put a line break into its own name.
+            qd_text=''
+            { while IFS= read -r qd_line || [ -n "$qd_line" ]; do qd_text="$qd_text$qd_line "; done <"/proc/$qd_pid/stat"; } 2>/dev/null
             qd_mark "process $qd_pid"
-            printf '%s\n%s\n' "$qd_start" "$qd_stat"
+            printf '%s\n%s\n' "$qd_start" "$qd_text"
             head -c 16384 "/proc/$qd_pid/cmdline"
         fi
     done
@@ -194,15 +197,16 @@ QD_END
 
 qd_engines_elsewhere() {
     qd_pids=''
-    qd_text=$(ps -axww -o pid=,ppid=,state=,rss=,time=,user=,command= | grep -iE \
+    # One -o each: BSD's ps takes all that follows a "=" as the title of that column.
+    qd_text=$(ps -axww -o pid= -o ppid= -o state= -o rss= -o time= -o user= -o command= | grep -iE \
         '/?(llama-server|ggml-rpc-server|rpc-server|ollama|vllm|tinytitan[a-z]*)( |:|$)' | head -n 64)
-    while IFS= read -r qd_line; do
+    while IFS= read -r qd_row; do
         IFS=' ' read -r qd_pid _ <<QD_END
-$qd_line
+$qd_row
 QD_END
         if qd_look "$qd_pid"; then
             qd_mark "process $qd_pid"
-            printf '%s\n%s\n' "$qd_start" "$qd_line"
+            printf '%s\n%s\n' "$qd_start" "$qd_row"
             qd_pids="$qd_pids $qd_pid"
         fi
     done <<QD_ALL

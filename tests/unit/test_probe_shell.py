@@ -371,6 +371,55 @@ async def test_the_probes_own_shell_is_never_listed(home: Path):
     assert not [process for process in reading.processes if "/x/llama-server" in " ".join(process.argv)]
 
 
+# A Mac: its tools stood in for, the ways without /proc taken ---------------------------------------
+
+MAC_TOOLS = {
+    "sysctl": "case \"$*\" in *bootsession*) echo 11111111-2222 ;; *) printf 'hw.memsize: 68719476736\n"
+              "hw.logicalcpu: 16\nhw.physicalcpu: 16\nvm.loadavg: { 1.52 1.60 1.70 }\nmachdep.cpu.brand_string: Apple M3 Max\n' ;; esac",
+    "vm_stat": "printf 'Mach (page size of 16384 bytes)\nPages free: 1000000.\nPages inactive: 1000000.\n'",
+    "ioreg": "echo '  \"IOPlatformUUID\" = \"11111111-2222-3333-4444-555555555555\"'",
+    "sw_vers": "echo 15.1",
+    "ifconfig": "printf 'en0: flags=1<UP>\n\tinet 10.20.0.30 netmask 0xffffff00\n'",
+    "networksetup": "printf '\nHardware Port: Wi-Fi\nDevice: en0\n'",
+    "netstat": "printf 'tcp4 0 0 127.0.0.1.%s *.* LISTEN\n' 50052",
+    "lsof": "printf 'p77\ncnginx\nn127.0.0.1:50052\n'",
+    "system_profiler": "echo '{\"SPDisplaysDataType\": [{\"_name\": \"Apple M3 Max\"}]}'",
+    "xcode-select": "exit 2",
+    "stat": "[ \"$1\" != -c ] || exit 1\n[ \"$2\" = -f ] || exit 1\n"
+            "case $3 in *%i*) f='%s %Y %d:%i %n' ;; *) f='%s %Y %n' ;; esac\nshift 3\nexec /usr/bin/stat -L -c \"$f\" \"$@\"",
+}
+
+
+async def test_a_mac_is_read_by_its_own_tools(
+        shell: tuple[str, ...], home: Path, tmp_path: Path, engine: tuple[asyncio.subprocess.Process, int]):
+    for name, text in MAC_TOOLS.items():
+        program(tmp_path / "tools", name, f"#!/bin/sh\n{text}\n")
+    path = program(home / "bin")
+    (home / "models").mkdir()
+    (home / "models/a b.gguf").write_bytes(b"GGUF")
+    transport = ShellTransport(shell, HOME=str(home), PATH=f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+    transport.edit = lambda script: script.replace("[ -r /proc/self/stat ]", "false").replace("/etc/", "/nowhere/")
+    settings = ProbeSettings(model_dirs=("~/models",), ports=(50052,))
+    first = await probe(transport, settings, None, full=True)
+    second = await probe(transport, settings, first, full=False)
+    assert transport.stderr == ""
+    assert (first.os_version, first.machine_id) == ("15.1", "11111111-2222-3333-4444-555555555555")
+    assert [(i.name, i.kind.value, i.addresses) for i in first.interfaces] == [("en0", "wifi", ("10.20.0.30/24",))]
+    assert [(model.path, model.size) for model in first.models] == [(str(home / "models/a b.gguf"), 4)]
+    binary = next(binary for binary in first.binaries if binary.path == str(path))
+    assert binary.build == 6782 and binary.mtime == int(path.stat().st_mtime)
+    for reading in (first, second):
+        assert (reading.cpu.model, reading.cpu.cores, reading.cpu.load) == ("Apple M3 Max", 16, 1.52)
+        assert reading.memory.total == 64 << 30 and reading.memory.unified
+        assert (reading.devices[0].name, reading.devices[0].memory_total) == ("MTL0", 48 << 30)
+        assert reading.devices[0].memory_free == 2_000_000 * 16384
+        process = next(process for process in reading.processes if process.pid == engine[0].pid)
+        assert process.argv[0].endswith("/llama-server") and process.parent == os.getpid()
+        assert process.rss and process.user
+        assert process.start_time.startswith("11111111-2222:")
+        assert [(s.local_port, s.pid, s.program) for s in reading.sockets] == [(50052, 77, "nginx")]
+
+
 # The answer as a whole ---------------------------------------------------------------------------
 
 
