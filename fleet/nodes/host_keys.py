@@ -155,8 +155,8 @@ def changed(node: str, where: str, key: HostKey, line: KnownHost, name: str) -> 
     return HostKeyChanged(
         f"{node} at {where} shows another host key than {line.file} line {line.line} says: "
         f"{key.fingerprint} in place of {line.key.fingerprint}.",
-        f"If it was reinstalled, remove that line with `ssh-keygen -f {shlex.quote(line.file)} -R {shlex.quote(name)}`; if it was not, "
-        f"another machine answers in its place.")
+        f"If it was reinstalled, remove that line with `ssh-keygen -f {shlex.quote(line.file)} "
+        f"-R {shlex.quote(name)}`; if it was not, another machine answers in its place.")
 
 
 def revoked(node: str, where: str, line: KnownHost | None) -> HostKeyChanged:
@@ -194,7 +194,7 @@ def _is_hash_of(hashed: str, name: str) -> bool:
         salt_bytes, digest_bytes = base64.b64decode(salt), base64.b64decode(digest)
     except ValueError:
         return False
-    return method == "1" and hmac.compare_digest(hmac.digest(salt_bytes, name.encode("utf-8", "replace"), "sha1"), digest_bytes)
+    return method == "1" and hmac.digest(salt_bytes, name.encode("utf-8", "replace"), "sha1") == digest_bytes
 
 
 @lru_cache(maxsize=4096)

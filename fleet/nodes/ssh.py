@@ -30,6 +30,8 @@ FOLLOWED = 5             # of those at most: logs that are followed, which never
 TURN = 5.0               # seconds that a followed log waits for its turn
 _LINGER = 1.0            # seconds that a channel may outlive its shell: a service that kept its pipes
 _OBEY = 0.3              # seconds that sshd has to end a shell before another one does it
+# sshd counts a session until some moments after it said that it is closed
+_TRY_AGAIN = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _BEHIND = 512 * 1024     # bytes of lines that nobody took yet before the node is told to wait
 _BLOCK = 64 * 1024
 _PIECE = 16 * _BLOCK     # bytes of a file read in one go
@@ -192,12 +194,19 @@ class SshTransport:
         return self._chain.connection
 
     async def _open(self, begin: shell.Beginning, on_stdout: Take, on_stderr: Take) -> Session:
-        try:
-            return await Session.open(self._connection(), begin, on_stdout, on_stderr)
-        except (asyncssh.Error, OSError) as error:
-            if isinstance(error, TimeoutError):
+        pauses = iter(_TRY_AGAIN)
+        while True:
+            connection = self._connection()
+            try:
+                return await Session.open(connection, begin, on_stdout, on_stderr)
+            except TimeoutError:
                 raise
-            raise of_channel(self.name, error) from error
+            except (asyncssh.Error, OSError) as error:
+                full = isinstance(error, asyncssh.ChannelOpenError) and not connection.is_closed()
+                pause = next(pauses, None) if full else None
+                if pause is None:
+                    raise of_channel(self.name, error, full=full) from error
+            await asyncio.sleep(pause)
 
     def _check_end(self, session: Session, stderr: str) -> None:
         """Raise unless the shell ran and told its status."""

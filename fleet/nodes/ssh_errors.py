@@ -85,12 +85,12 @@ def hop_silent(attempt: Attempt, timeout: float) -> NodeUnreachable:
         f"Check from {attempt.through} that {attempt.node} is up and its address is right.")
 
 
-def of_channel(node: str, error: BaseException | None) -> NodeError:
-    """Why something on a connection that stood did not work."""
+def of_channel(node: str, error: BaseException | None, *, full: bool = False) -> NodeError:
+    """Why something on a connection that stood did not work; `full`: it still stands, but takes no more sessions."""
     reason = visible(str(getattr(error, "reason", "") or error or ""), limit=200).rstrip(".")
-    if isinstance(error, asyncssh.ChannelOpenError) and error.code != asyncssh.OPEN_CONNECT_FAILED:
+    if full:
         return NodeError(f"{node} opens no further session on its connection: {reason}.",
-                         "Raise MaxSessions in its sshd_config, or follow fewer logs.", code="sessions")
+                         "Raise MaxSessions in its sshd_config, or look at fewer logs at once.", code="sessions")
     return ConnectionDropped(f"The connection to {node} is lost{f' ({reason})' if reason else ''}.",
                              "It is connected again as soon as it answers.")
 
