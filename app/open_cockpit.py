@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 
+from app.crash import record_crash
 from app.exit_codes import ExitCode
 from app.face import EngineFace, MakeEngine
 from app.output import note
@@ -64,6 +65,8 @@ def open_cockpit(maker: Callable[[], MakeEngine], options: argparse.Namespace) -
         raise refused[0]
     if app.return_code and app.failure is not None:
         raise app.failure
+    if app.return_code and app._exception is not None:  # Textual has shown it; this keeps it
+        return record_crash(app._exception, "cockpit")
     return app.return_code or ExitCode.OK
 
 

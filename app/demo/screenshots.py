@@ -109,14 +109,15 @@ async def _until(app: CockpitApp, true: Callable[[Snapshot], bool], *, or_servin
 
 def _save(app: CockpitApp, folder: Path, name: str) -> None:
     path = folder / f"{name}.svg"
-    path.write_text(without_web_fonts(app.export_screenshot(title="Quarterdeck")), encoding="utf-8")
+    path.write_text(portable(app.export_screenshot(title="Quarterdeck")), encoding="utf-8")
     note(f"wrote {path}")
     if (convert := shutil.which("rsvg-convert")) is not None:
         subprocess.run([convert, "--zoom", str(PNG_ZOOM), "-o", str(path.with_suffix(".png")), str(path)], check=True,
                        timeout=60, stdin=subprocess.DEVNULL)
 
 
-def without_web_fonts(svg: str) -> str:
-    """The picture without fonts that a viewer would have to fetch from the web."""
+def portable(svg: str) -> str:
+    """The picture for every viewer: no fonts from the web, and spaces kept by those that ignore CSS."""
     svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
+    svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
     return re.sub(r"font-family:\s*Fira Code[^;]*;", f"font-family: {FONT};", svg)

@@ -13,7 +13,7 @@ from app.demo import model_file
 from app.demo.fleet import Ports, demo_config, free_ports, model_of, ports_of, state_folder
 from app.demo.model_file import DemoModelMissing, ready
 from app.demo.running import running_demo
-from app.demo.screenshots import without_web_fonts
+from app.demo.screenshots import portable
 from app.exit_codes import ExitCode
 from fleet.model import ServiceKind, ServiceRecord
 
@@ -181,9 +181,10 @@ def test_a_missing_extra_is_a_sentence_with_the_command(missing, monkeypatch, tm
 # --- pictures ---------------------------------------------------------------------------------
 
 
-def test_pictures_fetch_nothing_from_the_web():
-    svg = ('<style>@font-face { font-family: "Fira Code"; src: url("https://example.org/f.woff2") }\n'
+def test_pictures_fetch_nothing_from_the_web_and_keep_their_spaces():
+    svg = ('<svg class="a"><style>@font-face { font-family: "Fira Code"; src: url("https://example.org/f.woff2") }\n'
            '.a { font-family: Fira Code, monospace; }</style>')
-    shown = without_web_fonts(svg)
+    shown = portable(svg)
     assert "http" not in shown
+    assert shown.startswith('<svg xml:space="preserve" ')
     assert "font-family: 'Fira Code', 'DejaVu Sans Mono'" in shown
