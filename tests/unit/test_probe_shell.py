@@ -375,7 +375,8 @@ async def test_the_probes_own_shell_is_never_listed(home: Path):
 
 MAC_TOOLS = {
     "sysctl": "case \"$*\" in *bootsession*) echo 11111111-2222 ;; *) printf 'hw.memsize: 68719476736\n"
-              "hw.logicalcpu: 16\nhw.physicalcpu: 16\nvm.loadavg: { 1.52 1.60 1.70 }\nmachdep.cpu.brand_string: Apple M3 Max\n' ;; esac",
+              "hw.logicalcpu: 16\nhw.physicalcpu: 16\nvm.loadavg: { 1.52 1.60 1.70 }\n"
+              "machdep.cpu.brand_string: Apple M3 Max\n' ;; esac",
     "vm_stat": "printf 'Mach (page size of 16384 bytes)\nPages free: 1000000.\nPages inactive: 1000000.\n'",
     "ioreg": "echo '  \"IOPlatformUUID\" = \"11111111-2222-3333-4444-555555555555\"'",
     "sw_vers": "echo 15.1",
@@ -386,7 +387,8 @@ MAC_TOOLS = {
     "system_profiler": "echo '{\"SPDisplaysDataType\": [{\"_name\": \"Apple M3 Max\"}]}'",
     "xcode-select": "exit 2",
     "stat": "[ \"$1\" != -c ] || exit 1\n[ \"$2\" = -f ] || exit 1\n"
-            "case $3 in *%i*) f='%s %Y %d:%i %n' ;; *) f='%s %Y %n' ;; esac\nshift 3\nexec /usr/bin/stat -L -c \"$f\" \"$@\"",
+            "case $3 in *%i*) f='%s %Y %d:%i %n' ;; *) f='%s %Y %n' ;; esac\nshift 3\n"
+            "exec /usr/bin/stat -L -c \"$f\" \"$@\"",
 }
 
 
