@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
-import struct
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 
 from zeroconf import (
@@ -27,10 +26,10 @@ from zeroconf import (
 )
 from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-from fleet.discovery.addresses import parse_ip
 from fleet.discovery.interfaces import own_interfaces
+from fleet.discovery.multicast import cannot_open, named_scope, opened, usable
 from fleet.discovery.services import NAME_LIMIT, OWN_SERVICE, SERVICES, Found, Lost, choose_interfaces, found
-from fleet.model import Interface, Problem, Severity
+from fleet.model import Interface, Problem
 
 RESOLVE_TIMEOUT = 3.0        # seconds for one answer
 RESOLVE_PAUSES = (1.0, 5.0, 15.0)   # seconds before the next try while a service has never answered
@@ -39,9 +38,8 @@ MISSES = 2                   # unanswered looks until it counts as lost
 INSTANCES_KEPT = 512         # services watched at once: a flood is not the home's machines
 RESOLVES_AT_ONCE = 16
 UNREAD_KEPT = 4096
-CLOSE_TIMEOUT = 3.0
+INTERFACES_EVERY = 15.0      # seconds between two looks at this machine's interfaces
 
-_MDNS_GROUP = "224.0.0.251"
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,42 +47,31 @@ class Browser:
     """Found and Lost of all services that tell of machines, as they come.
 
     `async with Browser(settings) as browser: async for heard in browser: ...`. When no interface can
-    be used, `problems` says why, and the iterator waits for ever: the cockpit works without it.
+    be used, `problems` says why and the iterator waits: the interfaces are looked at again from time
+    to time, so that a laptop that joins a network hears its machines.
     """
 
-    def __init__(self, interfaces: Sequence[str] = (), *, own: Sequence[Interface] | None = None,
-                 recheck: float = RECHECK, resolve_timeout: float = RESOLVE_TIMEOUT) -> None:
+    def __init__(self, interfaces: Sequence[str] = (), *, own: Callable[[], Sequence[Interface]] = own_interfaces,
+                 recheck: float = RECHECK, resolve_timeout: float = RESOLVE_TIMEOUT,
+                 interfaces_every: float = INTERFACES_EVERY) -> None:
         self.problems: tuple[Problem, ...] = ()
         self._wanted = tuple(interfaces)
         self._own = own
         self._recheck = recheck
         self._resolve_timeout = resolve_timeout
+        self._interfaces_every = interfaces_every
+        self._ready = asyncio.Event()
         self._heard: asyncio.Queue[Found | Lost] = asyncio.Queue()
-        self._watched: dict[str, asyncio.Task[None]] = {}
+        self._watched: dict[str, tuple[str, asyncio.Task[None]]] = {}     # instance name -> service, its watch
         self._slots = asyncio.Semaphore(RESOLVES_AT_ONCE)
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Browser:
-        addresses, self.problems = await asyncio.to_thread(_usable, self._wanted, self._own)
-        if not addresses:
-            return self
         async with self._stack:
-            try:
-                mdns = await self._stack.enter_async_context(_opened(addresses))
-            except (OSError, Error) as error:
-                self.problems = (*self.problems, _cannot_open(error))
-                return self
             group = await self._stack.enter_async_context(asyncio.TaskGroup())
-            self._stack.callback(self._stop_watching)
-            goodbyes = _Goodbyes()
-            mdns.zeroconf.async_add_listener(goodbyes, None)
-            self._stack.callback(mdns.zeroconf.async_remove_listener, goodbyes)
-
-            def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
-                self._changed(mdns, group, goodbyes, service_type, name, state_change)
-
-            browser = AsyncServiceBrowser(mdns.zeroconf, list(SERVICES), handlers=[changed])
-            self._stack.push_async_callback(browser.async_cancel)
+            follow = group.create_task(self._follow(), name="mdns interfaces")
+            self._stack.callback(follow.cancel)
+            await self._ready.wait()
             self._stack = self._stack.pop_all()
         return self
 
@@ -96,6 +83,43 @@ class Browser:
         while True:
             yield await self._heard.get()
 
+    async def _follow(self) -> None:
+        """Listen on the interfaces that there are, anew whenever they are others."""
+        while True:
+            own = await asyncio.to_thread(self._own)
+            chosen = choose_interfaces(self._wanted, own)[0]
+            addresses, problems = await asyncio.to_thread(usable, self._wanted, own)
+            works = bool(addresses) or not chosen     # else it is tried again
+            async with contextlib.AsyncExitStack() as session:
+                if addresses:
+                    try:
+                        await self._open(session, addresses)
+                    except (OSError, Error) as error:
+                        problems, works = (*problems, cannot_open(error)), False
+                self.problems = problems
+                self._ready.set()
+                while True:
+                    await asyncio.sleep(self._interfaces_every)
+                    own = await asyncio.to_thread(self._own)
+                    if not works or choose_interfaces(self._wanted, own)[0] != chosen:
+                        break
+                for key, (service, _) in self._watched.items():
+                    self._tell(Lost(service, key, goodbye=False))
+
+    async def _open(self, session: contextlib.AsyncExitStack, addresses: Sequence[str]) -> None:
+        mdns = await session.enter_async_context(opened(addresses))
+        group = await session.enter_async_context(asyncio.TaskGroup())
+        session.callback(self._stop_watching)
+        goodbyes = _Goodbyes()
+        mdns.zeroconf.async_add_listener(goodbyes, None)
+        session.callback(mdns.zeroconf.async_remove_listener, goodbyes)
+
+        def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
+            self._changed(mdns, group, goodbyes, service_type, name, state_change)
+
+        browser = AsyncServiceBrowser(mdns.zeroconf, list(SERVICES), handlers=[changed])
+        session.push_async_callback(browser.async_cancel)
+
     def _changed(self, mdns: AsyncZeroconf, group: asyncio.TaskGroup, goodbyes: _Goodbyes, service: str, key: str,
                  change: ServiceStateChange) -> None:
         """Called by zeroconf, in our loop."""
@@ -103,14 +127,14 @@ class Browser:
         if change is ServiceStateChange.Removed:
             if running is not None:
                 del self._watched[key]
-                running.cancel()
+                running[1].cancel()
                 self._tell(Lost(service, key, goodbyes.said(key)))
             return
         if len(key) > NAME_LIMIT or (running is None and len(self._watched) >= INSTANCES_KEPT):
             return
         if running is not None:
-            running.cancel()
-        self._watched[key] = group.create_task(self._watch(mdns, service, key), name=f"mdns {key!a}")
+            running[1].cancel()
+        self._watched[key] = service, group.create_task(self._watch(mdns, service, key), name=f"mdns {key!a}")
 
     def _tell(self, heard: Found | Lost) -> None:
         """Losses are bounded by what was found; findings are dropped where nobody takes them."""
@@ -118,7 +142,7 @@ class Browser:
             self._heard.put_nowait(heard)
 
     def _stop_watching(self) -> None:
-        for task in self._watched.values():
+        for _, task in self._watched.values():
             task.cancel()
         self._watched.clear()
 
@@ -153,7 +177,7 @@ class Browser:
             async with asyncio.timeout(self._resolve_timeout + 1):
                 if not await info.async_request(mdns.zeroconf, self._resolve_timeout * 1000):
                     return None
-            addresses = [_named_scope(address) for address in info.parsed_scoped_addresses(IPVersion.All)]
+            addresses = [named_scope(address) for address in info.parsed_scoped_addresses(IPVersion.All)]
             answer = found(service, key, info.server, sorted(addresses), info.port, info.properties)
         except (Error, OSError, TimeoutError, ValueError) as error:
             # One machine's odd answer must not end the search for the others.
@@ -166,7 +190,7 @@ class Announcer:
     """Says `_quarterdeck._tcp` for as long as it is entered; a goodbye is sent at the end."""
 
     def __init__(self, name: str, port: int, properties: Mapping[str, str], interfaces: Sequence[str] = (), *,
-                 own: Sequence[Interface] | None = None) -> None:
+                 own: Callable[[], Sequence[Interface]] = own_interfaces) -> None:
         self.problems: tuple[Problem, ...] = ()
         self._name = name
         self._port = port
@@ -176,17 +200,17 @@ class Announcer:
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Announcer:
-        own = self._own if self._own is not None else await asyncio.to_thread(own_interfaces)
-        addresses, self.problems = await asyncio.to_thread(_usable, self._wanted, own)
+        own = await asyncio.to_thread(self._own)
+        addresses, self.problems = await asyncio.to_thread(usable, self._wanted, own)
         if not addresses:
             return self
         async with self._stack:
             try:
-                mdns = await self._stack.enter_async_context(_opened(addresses))
+                mdns = await self._stack.enter_async_context(opened(addresses))
                 # The broadcasts take some seconds and come back as a task: awaited, so that it is not lost.
                 await (await mdns.async_register_service(self._info(addresses, own), allow_name_change=True))
             except (OSError, Error, NonUniqueNameException) as error:
-                self.problems = (*self.problems, _cannot_open(error))
+                self.problems = (*self.problems, cannot_open(error))
                 return self
             self._stack = self._stack.pop_all()
         return self
@@ -238,67 +262,3 @@ class _Goodbyes(RecordUpdateListener):
         there = name in self._names
         self._names.discard(name)
         return there
-
-
-@contextlib.asynccontextmanager
-async def _opened(addresses: Sequence[str]) -> AsyncIterator[AsyncZeroconf]:
-    mdns = AsyncZeroconf(interfaces=list(addresses))
-    try:
-        await mdns.zeroconf.async_wait_for_start()
-        yield mdns
-    finally:
-        # An end that hangs must not hold up ours; the sockets go with the process.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT):
-                await mdns.async_close()
-
-
-def _usable(wanted: Sequence[str], own: Sequence[Interface] | None) -> tuple[tuple[str, ...], tuple[Problem, ...]]:
-    """The addresses by which multicast works: zeroconf would give up on all because of one."""
-    addresses, problems = choose_interfaces(wanted, own_interfaces() if own is None else own)
-    works = tuple(address for address in addresses if _can_multicast(address))
-    if not works and not problems:
-        tried = f" (tried {', '.join(addresses)})" if addresses else ""
-        problems = (Problem("mdns-no-interface", f"No network interface of this machine can multicast{tried}, so mDNS "
-                            "finds no machines.", "Name machines in fleet.yaml or ~/.ssh/config, or set "
-                            "discovery.interfaces.", Severity.WARNING),)
-    return works, problems
-
-
-def _can_multicast(address: str) -> bool:
-    ip = parse_ip(address)
-    if ip is None:
-        return False
-    try:
-        if ip.version == 6:
-            scope = address.partition("%")[2]
-            index = int(scope) if scope.isdigit() else socket.if_nametoindex(scope)
-            with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
-                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP,
-                                 socket.inet_pton(socket.AF_INET6, "ff02::fb") + struct.pack("@I", index))
-            return True
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            interface = socket.inet_aton(address)
-            probe.bind((address, 0))
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, interface)
-            probe.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(_MDNS_GROUP) + interface)
-    except OSError:
-        return False
-    return True
-
-
-def _named_scope(address: str) -> str:
-    """fe80::1%2 as fe80::1%eth0: the number is this machine's own and says nothing to a person."""
-    host, percent, scope = address.partition("%")
-    if not percent or not scope.isdigit():
-        return address
-    try:
-        return f"{host}%{socket.if_indextoname(int(scope))}"
-    except (OSError, OverflowError):
-        return host
-
-
-def _cannot_open(error: Exception) -> Problem:
-    return Problem("mdns", f"mDNS cannot be used: {error or type(error).__name__}.",
-                   "Name machines in fleet.yaml or ~/.ssh/config; another program may hold UDP port 5353 for itself.",
-                   Severity.WARNING)

@@ -58,7 +58,7 @@ def test_an_interface_that_is_not_there_is_told_with_those_that_are() -> None:
 
 
 async def test_without_any_interface_there_is_a_problem_and_no_crash() -> None:
-    async with Browser(own=()) as browser, Announcer("x", 1, {}, own=()) as announcer:
+    async with Browser(own=tuple) as browser, Announcer("x", 1, {}, own=tuple) as announcer:
         assert [p.code for p in (*browser.problems, *announcer.problems)] == ["mdns-no-interface"] * 2
 
 
@@ -180,6 +180,18 @@ async def test_an_announcer_is_found_under_the_name_of_its_machine_and_says_good
             assert heard.properties["role"] == "proxy"
         lost = await next_about(browser, key)
         assert isinstance(lost, Lost) and lost.goodbye
+
+
+async def test_a_network_that_is_joined_later_is_listened_on() -> None:
+    own: list[Interface] = []
+    async with (machine(SSH_SERVICE, f"late-{os.getpid()}") as (info, _),
+                Browser(["lo"], own=lambda: tuple(own), interfaces_every=0.05) as browser):
+        assert [problem.code for problem in browser.problems] == ["mdns-interface"]
+        own.append(HOME[0])
+        assert isinstance(await next_about(browser, info.name), Found)
+        assert browser.problems == ()
+        own.clear()
+        assert await next_about(browser, info.name) == Lost(SSH_SERVICE, info.name, goodbye=False)
 
 
 async def test_leaving_a_browser_leaves_no_task_behind() -> None:
