@@ -32,7 +32,7 @@ from fleet.events import (
     ServicesJudged,
 )
 from fleet.judge import judge_deployment, judge_services
-from fleet.model import NodeReading, NodeState, Operation, Problem, Severity, Snapshot
+from fleet.model import NodeReading, NodeState, Operation, Problem, QuestionKind, Severity, Snapshot
 from fleet.nodes.connect import opener, reader
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
@@ -71,6 +71,7 @@ class Engine:
         self._operations = OperationDesk(self, self.emit)
         self._started = asyncio.Event()
         self._looked_around = asyncio.Event()
+        self._wanted: set[str] = set()     # nodes that were only found, and that somebody asked to connect to
 
     # --- what faces use --------------------------------------------------------------------------
 
@@ -153,7 +154,8 @@ class Engine:
         self._finder.add(address)
 
     def connect(self, node: str) -> None:
-        """Try a node now: one that was only found, or one that waits for its next try."""
+        """Try a node now: one that was only found, or one that waits for its next try. It may ask questions."""
+        self._wanted.add(node)
         if node in self._watchers:
             self._watchers[node][0].kick()
         elif node in self.latest.nodes:
@@ -276,10 +278,17 @@ class Engine:
             self._watch_node(name)
 
     def _watch_node(self, name: str) -> None:
-        watcher = NodeWatcher(name, opener(self, name, self._desk.ask, accept_new=self._accept_new),
+        watcher = NodeWatcher(name, opener(self, name, self._ask, accept_new=self._accept_new),
                               reader(self, name), refresh=lambda: self.config.refresh, clock=self.clock,
                               emit=self.emit)
         self._watchers[name] = watcher, self._group.create_task(self._guard(watcher))
+
+    async def _ask(self, kind: QuestionKind, node: str, text: str, detail: str) -> str | None:
+        """Ask about nodes that the user named or chose; a network full of strangers must not ask one after another."""
+        known = self.latest.nodes.get(node)
+        if known is not None and not (known.configured or node in self._wanted):
+            return None
+        return await self._desk.ask(kind, node, text, detail)
 
     async def _guard(self, watcher: NodeWatcher) -> None:
         """A fault of ours in watching one node must not end the others; it is said, and that node is marked."""

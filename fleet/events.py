@@ -86,6 +86,15 @@ class NodeStateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeLeft:
+    """A machine that announced itself said goodbye, or fell silent. One that is connected is known better."""
+
+    at: float
+    name: str
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
 class NodeRead:
     """A probe of a node came back."""
 
@@ -147,7 +156,7 @@ class Noted:
     node: str = ""
 
 
-Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeRead
+Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft | NodeRead
          | ServicesJudged | DeploymentJudged | OperationChanged | QuestionAsked | QuestionSettled | Noted)
 
 

@@ -12,6 +12,7 @@ from fleet.events import (
     Event,
     NodeForgotten,
     NodeFound,
+    NodeLeft,
     NodeRead,
     NodeStateChanged,
     Noted,
@@ -41,6 +42,11 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
             return replace(state, nodes={k: v for k, v in state.nodes.items() if k != name})
         case NodeStateChanged():
             return _node_state_changed(state, event)
+        case NodeLeft(at=at, name=name, problem=problem):
+            node = state.nodes.get(name)
+            if node is None or node.state in (NodeState.UP, NodeState.GONE):
+                return state
+            return _with_node(state, replace(node, state=NodeState.GONE, since=at, problem=problem))
         case NodeRead():
             return _node_read(state, event)
         case ServicesJudged(node=name, services=services):

@@ -13,7 +13,7 @@ from fleet.discovery.interfaces import own_interfaces
 from fleet.discovery.services import Found, Lost
 from fleet.discovery.sightings import Source, by_hand, from_config, this_machine
 from fleet.errors import FleetError
-from fleet.events import DiscoveryReported, Event
+from fleet.events import DiscoveryReported, Event, NodeLeft
 from fleet.model import Address, Problem, Severity
 
 PRUNE_EVERY = 10.0     # seconds between two looks for ghosts
@@ -28,6 +28,7 @@ class Finder:
         self._clock = clock
         self._registry = Registry(hostname=socket.gethostname())
         self._problems: dict[str, tuple[Problem, ...]] = {}
+        self._gone: set[str] = set()
 
     def start_known(self) -> None:
         """What needs no network: this machine, fleet.yaml."""
@@ -115,3 +116,14 @@ class Finder:
     def _pass_on(self, events: tuple[Event, ...]) -> None:
         for event in events:
             self._emit(event)
+        self._tell_who_left()
+
+    def _tell_who_left(self) -> None:
+        """A machine that only mDNS knew, and has lost, is shown as gone until it is back or pruned."""
+        gone = {name: node for name, node in self._registry.nodes.items() if node.gone_since is not None}
+        for name in gone.keys() - self._gone:
+            how = "said goodbye" if gone[name].said_goodbye else "has not been heard of for a while"
+            self._emit(NodeLeft(self._clock(), name, Problem(
+                "gone", f"{name} {how}.", "It is forgotten after a while, and back as soon as it is heard again.",
+                Severity.INFO)))
+        self._gone = set(gone)

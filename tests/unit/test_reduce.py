@@ -3,6 +3,7 @@
 from fleet.events import (
     NodeForgotten,
     NodeFound,
+    NodeLeft,
     NodeRead,
     NodeStateChanged,
     Noted,
@@ -15,6 +16,7 @@ from fleet.model import (
     NodeState,
     Operation,
     OperationState,
+    Problem,
     Process,
     Question,
     QuestionKind,
@@ -61,6 +63,14 @@ def test_a_node_that_said_goodbye_and_is_seen_again_is_seen():
     state = reduce(reduce(Snapshot(), found("a")), NodeStateChanged(at=2.0, name="a", state=NodeState.GONE))
     state = reduce(state, found("a", at=7.0))
     assert (state.nodes["a"].state, state.nodes["a"].since) == (NodeState.SEEN, 7.0)
+
+
+def test_a_machine_that_left_is_gone_unless_we_are_connected_to_it():
+    farewell = NodeLeft(at=3.0, name="a", problem=Problem("gone", "a said goodbye."))
+    seen = reduce(Snapshot(), found("a"))
+    assert reduce(seen, farewell).nodes["a"].state is NodeState.GONE
+    up = reduce(seen, NodeStateChanged(at=2.0, name="a", state=NodeState.UP))
+    assert reduce(up, farewell) == up
 
 
 def test_a_process_is_foreign_unless_pid_and_start_time_are_written_down():
