@@ -268,13 +268,16 @@ class Engine:
                 await self._witness.close()
 
     def _watch_if_wanted(self, name: str) -> None:
-        """Connect to this machine and to what fleet.yaml names; to what was found only where no file names nodes."""
+        """Connect to this machine and to what was named; to what was found at home only where no file names nodes.
+
+        Everything else stays in sight and waits for `connect`.
+        """
         node = self.latest.nodes.get(name)
         if node is None or name in self._watchers:
             return
         if self._only_nodes is not None and name not in self._only_nodes:
             return
-        if node.local or node.configured or not self.config.nodes or "by hand" in node.sources:
+        if node.local or node.configured or (not self.config.nodes and self._finder.is_at_home(name)):
             self._watch_node(name)
 
     def _watch_node(self, name: str) -> None:

@@ -156,8 +156,8 @@ class Noted:
     node: str = ""
 
 
-Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft | NodeRead
-         | ServicesJudged | DeploymentJudged | OperationChanged | QuestionAsked | QuestionSettled | Noted)
+Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft
+         | NodeRead | ServicesJudged | DeploymentJudged | OperationChanged | QuestionAsked | QuestionSettled | Noted)
 
 
 # ---------------------------------------------------------------------------------------------

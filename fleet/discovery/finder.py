@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet.config.schema import FleetConfig
+from fleet.discovery.addresses import parse_ip
 from fleet.discovery.identity import KnownNode, Registry
 from fleet.discovery.interfaces import own_interfaces
 from fleet.discovery.services import Found, Lost
@@ -17,6 +18,7 @@ from fleet.events import DiscoveryReported, Event, NodeLeft
 from fleet.model import Address, Problem, Severity
 
 PRUNE_EVERY = 10.0     # seconds between two looks for ghosts
+HOME_ENDINGS = (".local", ".lan", ".home", ".home.arpa", ".internal", ".fritz.box")
 
 
 class Finder:
@@ -63,6 +65,16 @@ class Finder:
     def known(self, name: str) -> KnownNode | None:
         """All that the sources say of a node: user, key files and hops too."""
         return self._registry.nodes.get(name)
+
+    def is_at_home(self, name: str) -> bool:
+        """Whether a machine is on a network of the house: heard by mDNS, or at a private address with no hops.
+
+        An ssh_config also names servers at work; nobody signs in there unasked.
+        """
+        node = self._registry.nodes.get(name)
+        if node is None or node.jump:
+            return False
+        return Source.MDNS in node.sources or any(_is_private(address.host) for address in node.addresses)
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -127,3 +139,10 @@ class Finder:
                 "gone", f"{name} {how}.", "It is forgotten after a while, and back as soon as it is heard again.",
                 Severity.INFO)))
         self._gone = set(gone)
+
+
+def _is_private(host: str) -> bool:
+    ip = parse_ip(host)
+    if ip is None:
+        return host.lower().rstrip(".").endswith(HOME_ENDINGS)
+    return ip.is_private or ip.is_link_local
