@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
 from fleet.errors import ShellUnusable
-from fleet.model import Device, DeviceKind, Disk, Memory, NodeReading, Problem, Severity
+from fleet.model import DeviceKind, Disk, Memory, NodeReading, Problem, Severity
 from fleet.nodes import programs, sections
-from fleet.nodes.hardware import amd, apple, disks, memory, network, nvidia, processor, vulkan
+from fleet.nodes.hardware import amd, apple, disks, memory, network, processor, vulkan
 from fleet.nodes.hardware.devices import Told, assemble, problems_of
 from fleet.nodes.hardware.figures import MIB, key_values, label, whole
+from fleet.nodes.hardware.vendors import vendors_of
 from fleet.nodes.processes import read_processes
 from fleet.nodes.records import STATE_SH, read_listing
 from fleet.nodes.sections import Sections
@@ -58,8 +58,9 @@ def _without_comments(text: str) -> str:
 
 _CALL = 'qd_probe "$@" </dev/null\n'
 _SHARED = _without_comments(STATE_SH)
-QUICK_SCRIPT = _SHARED + _piece("probe.sh") + _CALL
-FULL_SCRIPT = _SHARED + _piece("probe.sh") + _piece("probe_full.sh") + _CALL
+_QUICK = _SHARED + _piece("probe.sh") + _piece("probe_processes.sh")
+QUICK_SCRIPT = _QUICK + _CALL
+FULL_SCRIPT = _QUICK + _piece("probe_full.sh") + _CALL
 
 
 def arguments(settings: ProbeSettings, previous: NodeReading | None, *, full: bool, token: str) -> list[str]:
@@ -79,6 +80,7 @@ def arguments(settings: ProbeSettings, previous: NodeReading | None, *, full: bo
     given += [f"port={port}" for port in list(ports)[:_MOST_PORTS] if 0 < port < 65536]
     if full:
         given += [f"first={'yes' if previous is None else 'no'}",
+                  f"python={'yes' if previous is not None and previous.python else 'no'}",
                   f"amd-names={'no' if previous is not None and _knows_amd_names(previous) else 'yes'}"]
         for key, folders in (("model", settings.model_dirs), ("llama", settings.llama_dirs),
                              ("extra", settings.extra_llama_dirs)):
@@ -282,7 +284,7 @@ _KEPT = _FULL_ONLY | {"program-dies", "gpu-note"}
 
 
 def _with_devices(reading: NodeReading, given: Sections, before: NodeReading) -> tuple[NodeReading, list[Problem]]:
-    vendors, problems = _vendors(given, before)
+    vendors, problems = vendors_of(given, before.devices)
     listed = given.tool("devices")
     heaps = given.tool("vulkan")
     devices = assemble(
@@ -293,58 +295,6 @@ def _with_devices(reading: NodeReading, given: Sections, before: NodeReading) ->
         device.unified for device in devices)
     told = replace(reading.memory, unified=unified) if reading.memory != Memory() or unified else reading.memory
     return replace(reading, devices=devices, memory=told), [*problems, *problems_of(devices)]
-
-
-def _vendors(given: Sections, before: NodeReading) -> tuple[tuple[Device, ...] | None, list[Problem]]:
-    """GPUs as the vendors' tools tell; None when no tool was there to ask."""
-    found: list[Device] = []
-    problems: list[Problem] = []
-    asked = False
-    if (told := given.tool("nvidia")) is not None:
-        asked = True
-        gpus = nvidia.read_query(told.text)
-        if (slices := given.tool("nvidia-list")) is not None:
-            gpus = nvidia.with_slices(gpus, slices.text)
-        elif not given.full:
-            gpus = _slices_kept(gpus, before.devices)
-        found += gpus
-        if (failure := nvidia.failure(told.text, told.status)) is not None:
-            problems.append(failure)
-    amds, notes = _amds(given, before.devices)
-    asked = asked or amds is not None
-    found += amds or ()
-    problems += notes
-    if (told := given.tool("profiler")) is not None:
-        values = key_values(given.get("sysctl"))
-        memsize, limit = (whole(values.get(key, "")) for key in ("hw.memsize", "iogpu.wired_limit_mb"))
-        asked = True
-        found += apple.read_system_profiler(told.text, memsize, limit * MIB if limit else None)
-    return (tuple(found) if asked else None), problems
-
-
-def _slices_kept(gpus: Sequence[Device], before: Sequence[Device]) -> tuple[Device, ...]:
-    """A GPU that a full probe saw cut into slices stays so between full probes."""
-    cut = {device.name: device for device in before if any(problem.code == "mig" for problem in device.problems)}
-    return tuple(
-        replace(cut[gpu.name], utilisation=gpu.utilisation, temperature=gpu.temperature, power=gpu.power)
-        if gpu.name in cut else gpu for gpu in gpus)
-
-
-def _amds(given: Sections, before: Sequence[Device]) -> tuple[tuple[Device, ...] | None, tuple[Problem, ...]]:
-    cards = amd.read_cards(given.get("amd-cards"))
-    named: tuple[Device, ...] = ()
-    notes: tuple[Problem, ...] = ()
-    if (told := given.tool("rocm")) is not None:
-        named, notes = amd.read_rocm_smi(told.text)
-    if not any(device.memory_total for device in named) and (told := given.tool("amd")) is not None:
-        static = given.tool("amd-static")
-        named, notes = amd.read_amd_smi(told.text, static.text if static else "")
-    if cards:
-        names = named or tuple(device for device in before if device.kind is DeviceKind.ROCM)
-        return amd.with_names(cards, names), notes
-    if "rocm" in given.texts or "amd" in given.texts:
-        return named, notes
-    return None, ()
 
 
 def _cost(given: Sections) -> float | None:

@@ -1,4 +1,4 @@
-# Quarterdeck's probe, second part: what only the full probe reads. Comes after probe.sh.
+# Quarterdeck's probe, what only the full probe reads. Comes after probe.sh and probe_processes.sh.
 
 # qd_identity_sections: what does not change while the node is up.
 qd_identity_sections() {
@@ -18,8 +18,11 @@ qd_identity_sections() {
     elif qd_have ioreg; then
         ioreg -rd1 -c IOPlatformExpertDevice | grep IOPlatformUUID | head -c 256
     fi
-    qd_mark python
-    qd_python
+    # Known once is enough while it is there: a pyenv shim takes 50 ms to say it.
+    if [ "$qd_python_known" = no ] || ! qd_have python3; then
+        qd_mark python
+        qd_python
+    fi
     if [ "$qd_system" = linux ]; then
         qd_mark cpuinfo
         sed -n -e '1,/^$/p' -e '/^Hardware/p' -e '/^Model/p' -e '/^CPU part/p' /proc/cpuinfo | head -c 16384

@@ -183,6 +183,15 @@ def test_any_text_is_a_reading_or_an_unusable_shell(text: str):
     read_programs(text, {"1:2": text}, {"1:2": text}, ())
 
 
+def test_a_tool_that_was_too_slow_takes_no_gpu_away():
+    end = "@@00112233445566aa times"
+    slow = LINUX[:LINUX.index("index, name")] + "\n@status 124\n\n" + LINUX[LINUX.index(end):]
+    for text in (slow, slow.replace(" quick\n", " full\n")):
+        reading = read_output(text, replace(BEFORE, devices=read_output(LINUX, BEFORE, SETTINGS).devices), SETTINGS)
+        assert [device.name for device in reading.devices] == ["CUDA0", "CPU"]
+        assert "gpu-slow" in [problem.code for problem in reading.problems]
+
+
 def test_a_full_disk_is_a_problem_of_the_node():
     text = MAC.replace("971350180 400000000 571350180    42%", "971350180 971350170 10    100%")
     problems = [problem for problem in read_output(text, None, SETTINGS).problems if problem.code == "disk-full"]
