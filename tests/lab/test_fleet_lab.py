@@ -12,7 +12,15 @@ from fleets import bring_up, fleet_of, running, tear_down, until
 from fleet.config.schema import DiscoveryConfig, FleetConfig, RpcMode, SshConfig
 from fleet.engine import Engine
 from fleet.events import BringUp
-from fleet.model import DeploymentState, NodeState, OperationState, PlacementState, ServiceKind, ServiceState
+from fleet.model import (
+    DeploymentState,
+    NodeState,
+    OperationState,
+    PlacementState,
+    QuestionKind,
+    ServiceKind,
+    ServiceState,
+)
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -65,7 +73,7 @@ async def test_a_model_comes_up_over_three_hosts_and_sits_where_it_was_planned(l
 
 
 async def test_a_killed_worker_is_seen_and_bringing_up_again_mends_it(lab, three):
-    engine, (head, *workers) = three
+    engine, (_head, *workers) = three
     await bring_up(engine)
     await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
     lab.exec(workers[0], "pkill -9 -f ggml-rpc-server")
@@ -89,7 +97,7 @@ async def test_a_killed_head_is_seen_and_its_workers_live_on(lab, three):
 
 
 async def test_a_worker_whose_power_is_cut_breaks_the_deployment_and_nothing_else(lab, three):
-    engine, (head, *workers) = three
+    engine, (_head, *workers) = three
     await bring_up(engine)
     await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
     lab.kill(workers[1])
@@ -103,7 +111,7 @@ async def test_a_worker_whose_power_is_cut_breaks_the_deployment_and_nothing_els
 
 
 async def test_services_outlive_the_engine_and_are_found_again(lab, three):
-    engine, names = three
+    engine, _names = three
     await bring_up(engine)
     async with running(engine.config) as other:
         snapshot = await until(other, lambda s: s.deployment.state is DeploymentState.SERVING)
@@ -124,7 +132,7 @@ async def test_an_operation_that_is_cancelled_leaves_nothing(lab, three):
 
 async def test_two_heads_never_share_a_worker(lab, three):
     """A worker that another fleet's head holds is refused before anything starts, and lives on."""
-    engine, (head, *workers) = three
+    engine, (_head, *workers) = three
     await bring_up(engine)
     before = await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
     other = fleet_of(lab, workers[0], workers[1], head=workers[0])
@@ -202,3 +210,53 @@ async def test_a_dead_host_delays_no_other(lab):
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def test_a_password_is_asked_for_and_kept_nowhere(lab):
+    name = lab.one("password")
+    engine = Engine(fleet_of(lab, name), discover=False, interactive=True)
+    task = asyncio.ensure_future(engine.run())
+    try:
+        snapshot = await until(engine, lambda s: s.questions)
+        (question,) = snapshot.questions
+        assert (question.kind, question.node) == (QuestionKind.PASSWORD, name)
+        engine.answer(question.id, lab.nodes[name]["password"])
+        snapshot = await until(engine, lambda s: s.nodes[name].state is NodeState.UP)
+        assert snapshot.questions == ()
+        assert lab.nodes[name]["password"] not in repr(snapshot)
+        lab.kill_sshd(name)
+        await until(engine, lambda s: s.nodes[name].state is not NodeState.UP)
+        await until(engine, lambda s: s.nodes[name].state is NodeState.UP)
+        assert not engine.latest.questions, "a lost connection is made again with what was answered"
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_a_host_key_never_seen_is_shown_and_taken_only_by_a_person(lab):
+    name = lab.one("newkey")
+    engine = Engine(fleet_of(lab, name), discover=False, interactive=True)
+    task = asyncio.ensure_future(engine.run())
+    try:
+        (question,) = (await until(engine, lambda s: s.questions)).questions
+        assert question.kind is QuestionKind.HOST_KEY and "SHA256:" in question.detail
+        engine.answer(question.id, None)
+        await until(engine, lambda s: s.nodes[name].state is NodeState.NEW_KEY)
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_goodbye_and_return_are_shown(lab):
+    """A machine that only mDNS knows and that we may not sign in to."""
+    config = FleetConfig(
+        discovery=DiscoveryConfig(interfaces=(lab.root_addr,), ssh_config=False),
+        ssh=SshConfig(user="nobody-here", identity_files=(), known_hosts=lab.known_hosts, agent=False))
+    name = lab.nodes[lab.plain[0]]["hostname"]
+    async with running(config, discover=True) as engine:
+        await until(engine, lambda s: name in s.nodes and s.nodes[name].state is NodeState.LOCKED)
+        lab.exec(lab.plain[0], "pkill -TERM avahi-daemon")
+        await until(engine, lambda s: s.nodes[name].state is NodeState.GONE)
+        await until(engine, lambda s: s.nodes[name].state is not NodeState.GONE)

@@ -31,7 +31,8 @@ def test_only_machines_of_the_house_are_signed_in_to_unasked(host, jump, at_home
 
 
 def test_a_machine_that_announces_itself_is_of_the_house():
-    finder, _ = finder_that_saw(Sighting(Source.MDNS, "kitchen", (Address("192.0.2.9", 22),), 1.0, host="kitchen.local"))
+    heard = Sighting(Source.MDNS, "kitchen", (Address("192.0.2.9", 22),), 1.0, host="kitchen.local")
+    finder, _ = finder_that_saw(heard)
     assert finder.is_at_home("kitchen")
 
 
