@@ -12,6 +12,7 @@ from fleet.runtimes.binaries import build_label, same_build
 
 SIGNED_IN = (NodeState.UP, NodeState.BROKEN)
 NOT_TRIED = (NodeState.SEEN, NodeState.CONNECTING, NodeState.GONE)
+FEW, NAMED = 3, 6    # machines told of one by one; names in a line about many
 DEAD = (ServiceState.FAILED, ServiceState.STUCK)
 
 
@@ -36,11 +37,13 @@ class Check:
     remedy: str = ""
 
 
-def all_checks(snapshot: Snapshot, config: FleetConfig) -> list[Check]:
-    """Every check of a fleet that was read."""
+def all_checks(snapshot: Snapshot, config: FleetConfig, *, spared: frozenset[int] = frozenset()) -> list[Check]:
+    """Every check of a fleet that was read. `spared`: pids on this machine that are accounted for elsewhere."""
     checks = list(_discovery(snapshot, config))
     for node in snapshot.nodes.values():
-        checks += _node(node, config)
+        if not is_useless_stranger(node):
+            checks += _node(node, config, spared if node.local else frozenset())
+    checks += stranger_checks(snapshot)
     checks += _builds(snapshot)
     checks += _deployment(snapshot)
     return checks
@@ -64,7 +67,29 @@ def _discovery(snapshot: Snapshot, config: FleetConfig) -> Iterator[Check]:
                     f"machine{'s' if others != 1 else ''} known")
 
 
-def _node(node: Node, config: FleetConfig) -> Iterator[Check]:
+def is_useless_stranger(node: Node) -> bool:
+    """A machine that only was found, and that cannot be used."""
+    return node.problem is not None and not (node.configured or node.local)
+
+
+def stranger_checks(snapshot: Snapshot) -> Iterator[Check]:
+    """Of machines that only were found and cannot be used: one line for all that have the same trouble."""
+    by_code: dict[str, list[Node]] = {}
+    for node in filter(is_useless_stranger, snapshot.nodes.values()):
+        by_code.setdefault(node.problem.code if node.problem else "", []).append(node)
+    for alike in by_code.values():
+        first = alike[0]
+        if len(alike) <= FEW:
+            for node in alike:
+                yield _of(node.name, node.problem or Problem("", f"is {node.state.value}"), at_most=Verdict.WARN)
+            continue
+        names = ", ".join(node.name for node in alike[:NAMED]) + (" ..." if len(alike) > NAMED else "")
+        problem = first.problem or Problem("", "")
+        yield Check("found", Verdict.WARN, f"{len(alike)} machines are in state “{first.state.value}”: {names}",
+                    f"Of {first.name}: {problem.what} {problem.remedy}".rstrip())
+
+
+def _node(node: Node, config: FleetConfig, spared: frozenset[int]) -> Iterator[Check]:
     """A machine that only was found may be asleep or none of ours: that is no failure."""
     worst = Verdict.FAIL if node.configured or node.local else Verdict.WARN
     if node.state is not NodeState.UP:
@@ -96,8 +121,8 @@ def _node(node: Node, config: FleetConfig) -> Iterator[Check]:
     elif not any(code.startswith("state") or "writ" in code for code in told):
         yield Check(node.name, worst, "has no folder that services could keep their state in",
                     "Make one writable, or name one with `state_dir:` in fleet.yaml.")
-    yield from _ports(node, config.nodes.get(node.name, NodeConfig(node.name)))
-    yield from _processes(node)
+    yield from _ports(node, config.nodes.get(node.name, NodeConfig(node.name)), spared)
+    yield from _processes(node, spared)
 
 
 def _devices(node: Node) -> str:
@@ -106,12 +131,14 @@ def _devices(node: Node) -> str:
     return ", ".join(names) or "no device that llama.cpp could use"
 
 
-def _ports(node: Node, config: NodeConfig) -> Iterator[Check]:
-    """Is somebody else where our services will want to listen?"""
+def _ports(node: Node, config: NodeConfig, spared: frozenset[int]) -> Iterator[Check]:
+    """Is somebody else where our services will want to listen? Engines are told of with the processes."""
     reading = node.reading
     if reading is None:
         return
     ours = {service.record.port for service in node.services if service.record.alive}
+    ours |= {foreign.port for foreign in node.foreign if foreign.port is not None and foreign.kind is not None}
+    ours |= {socket.local_port for socket in reading.sockets if socket.pid in spared}
     wanted = {config.head.port: "the head's port", **{w.port: "a worker's port" for w in config.workers if w.managed}}
     for port, whose in wanted.items():
         taken = next((s for s in reading.sockets if s.listening and s.local_port == port), None)
@@ -122,14 +149,14 @@ def _ports(node: Node, config: NodeConfig) -> Iterator[Check]:
                         "End it, adopt it in the cockpit, or give fleet.yaml another port.")
 
 
-def _processes(node: Node) -> Iterator[Check]:
+def _processes(node: Node, spared: frozenset[int]) -> Iterator[Check]:
     for service in node.services:
         if service.state in DEAD:
             problem = service.problem or Problem("dead", f"{service.record.id} is {service.state.value}")
             yield Check(node.name, Verdict.FAIL, problem.what,
                         problem.remedy or f"See `quarterdeck logs {node.name} {service.record.id}`, then bring it up.")
     for foreign in node.foreign:
-        if foreign.kind is None:
+        if foreign.kind is None or foreign.process.pid in spared:
             continue
         program = foreign.process.argv[0].rpartition("/")[2] if foreign.process.argv else "a process"
         port = f" on port {foreign.port}" if foreign.port else ""

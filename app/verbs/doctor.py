@@ -9,6 +9,7 @@ from importlib.util import find_spec
 
 from app.as_json import SCHEMA, to_text
 from app.checks import Check, Verdict, all_checks
+from app.demo.running import demo_records
 from app.engines import engine_maker
 from app.exit_codes import ExitCode
 from app.open_cockpit import no_cockpit
@@ -32,13 +33,17 @@ def run(options: argparse.Namespace) -> int:
         return _print(options, checks)
     checks.append(Check("config", Verdict.OK, str(which.path) if which.path else
                         "no fleet.yaml: this machine and whatever is found (`quarterdeck init` writes one)"))
-    return run_to_end(lambda: _doctor(options, which, checks))
+    demo = [record for record in demo_records() if record.alive]
+    if demo:
+        ports = ", ".join(str(record.port) for record in demo)
+        checks.append(Check("demo", Verdict.OK, f"runs on this machine, ports {ports}; `quarterdeck down` ends it"))
+    return run_to_end(lambda: _doctor(options, which, checks, frozenset(record.pid for record in demo)))
 
 
-async def _doctor(options: argparse.Namespace, which: WhichFleet, checks: list[Check]) -> int:
+async def _doctor(options: argparse.Namespace, which: WhichFleet, checks: list[Check], spared: frozenset[int]) -> int:
     async with watching(engine_maker(which, options, discover=True)) as engine:
         snapshot = engine.latest
-    return _print(options, checks + all_checks(snapshot, which.config))
+    return _print(options, checks + all_checks(snapshot, which.config, spared=spared))
 
 
 def this_program() -> list[Check]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from app.as_json import SCHEMA, to_text
+from app.checks import is_useless_stranger, stranger_checks
 from app.engines import engine_maker
 from app.exit_codes import ExitCode
 from app.output import put, table
@@ -39,16 +40,18 @@ def node_lines(snapshot: Snapshot) -> list[str]:
     """The table, and below it what is wrong with whom."""
     nodes = list(snapshot.nodes.values())
     lines = table(HEADERS, [node_row(node) for node in nodes], right=frozenset({3, 4}))
-    problems = [(node.name, problem) for node in nodes
+    problems = [(node.name, problem) for node in nodes if not is_useless_stranger(node)
                 for problem in ((node.problem,) if node.problem else ()) + (
                     node.reading.problems if node.reading else ())]
-    problems += [("looking around", problem) for problem in snapshot.discovery]
-    if problems:
+    told = [(name, problem.what, problem.remedy) for name, problem in problems]
+    told += [(check.area, check.what, check.remedy) for check in stranger_checks(snapshot)]
+    told += [("looking around", problem.what, problem.remedy) for problem in snapshot.discovery]
+    if told:
         lines.append("")
-    for name, problem in problems:
-        lines.append(f"{visible(name)}: {visible(problem.what)}")
-        if problem.remedy:
-            lines.append(f"  {visible(problem.remedy)}")
+    for name, what, remedy in told:
+        lines.append(f"{visible(name)}: {visible(what)}")
+        if remedy:
+            lines.append(f"  {visible(remedy)}")
     return lines
 
 

@@ -94,6 +94,22 @@ def test_a_process_that_is_not_ours_is_named_an_unknown_engine_is_not():
     assert found == ["llama-server (pid 9) on port 8081 was not started by this fleet"]
 
 
+def test_the_demo_is_accounted_for():
+    demo = ForeignProcess(Process(9, "b:9", "S", ("/opt/llama-server",)), ServiceKind.COORDINATOR, 8080)
+    reading = replace(HEALTHY, sockets=(Socket("127.0.0.1", 8080, listening=True, pid=9),))
+    atlas = machine("a", reading, foreign=(demo,), local=True)
+    assert bad(all_checks(Snapshot(nodes={"a": atlas}), FleetConfig(), spared=frozenset({9}))) == []
+    assert len(bad(checks(atlas))) == 1
+
+
+def test_many_strangers_with_one_trouble_are_one_line():
+    key = Problem("host-key-unknown", "Never seen.", "Look at it.")
+    found = checks(*(machine(f"n{i}", None, state=NodeState.NEW_KEY, problem=key) for i in range(9)))
+    line, = (check for check in found if check.verdict is Verdict.WARN)
+    assert line.what == "9 machines are in state “new key”: n0, n1, n2, n3, n4, n5 ..."
+    assert line.remedy == "Of n0: Never seen. Look at it."
+
+
 def test_builds_that_differ_are_named():
     other = replace(HEALTHY, binaries=(Binary("/usr/bin/llama-server", "llama-server", 9000, "abcdef1"),))
     found = next(c for c in checks(machine("a"), machine("b", other)) if c.area == "builds")
