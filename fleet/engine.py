@@ -44,7 +44,7 @@ from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
 
-DISCOVERY_GRACE = 1.5   # seconds: a whole fleet has answered by mDNS within 0.2 s (30 nodes), 1.3 s on a busy machine
+DISCOVERY_GRACE = 2.0   # seconds: a whole fleet has answered by mDNS within 0.2 s (30 nodes), 1.6 s just after it started
 TAIL_BYTES = 256 * 1024
 
 

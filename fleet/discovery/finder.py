@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.config.schema import FleetConfig
 from fleet.discovery.addresses import parse_ip
@@ -16,6 +17,9 @@ from fleet.discovery.sightings import Source, by_hand, from_config, this_machine
 from fleet.errors import FleetError
 from fleet.events import DiscoveryReported, Event, NodeLeft
 from fleet.model import Address, Problem, Severity
+
+if TYPE_CHECKING:
+    from fleet.discovery.mdns import Browser
 
 PRUNE_EVERY = 10.0     # seconds between two looks for ghosts
 HOME_ENDINGS = (".local", ".lan", ".home", ".home.arpa", ".internal", ".fritz.box")
@@ -31,6 +35,7 @@ class Finder:
         self._registry = Registry(hostname=socket.gethostname())
         self._problems: dict[str, tuple[Problem, ...]] = {}
         self._gone: set[str] = set()
+        self._browser: Browser | None = None
 
     def start_known(self) -> None:
         """What needs no network: this machine, fleet.yaml."""
@@ -103,6 +108,7 @@ class Finder:
 
         try:
             async with Browser(self._config.discovery.interfaces) as browser:
+                self._browser = browser
                 self._report("mdns", browser.problems)
                 async for heard in browser:
                     match heard:
@@ -117,6 +123,8 @@ class Finder:
     async def _prune(self) -> None:
         while True:
             await asyncio.sleep(PRUNE_EVERY)
+            if self._browser is not None:      # its interfaces may have come or gone since
+                self._report("mdns", self._browser.problems)
             self._pass_on(self._registry.own_networks_changed(own_interfaces(), self._clock()))
             self._pass_on(self._registry.prune(self._clock()))
 
