@@ -44,7 +44,7 @@ from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
 
-DISCOVERY_GRACE = 2.0   # seconds: a whole fleet has answered by mDNS within 0.2 s (30 nodes), 1.6 s just after it started
+DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
 TAIL_BYTES = 256 * 1024
 
 

@@ -123,10 +123,11 @@ PROGRAM_KINDS = {"ggml-rpc-server": ServiceKind.WORKER, "rpc-server": ServiceKin
 def _foreign(event: NodeRead) -> tuple[ForeignProcess, ...]:
     """Processes of engines that run and that no pid file of ours accounts for; zombies do not run."""
     ours = {(record.pid, record.start_time) for record in event.reading.services}
+    parents = {record.pid for record in event.reading.services if record.alive}   # a wrapper that did not exec
     listening = {socket.pid: socket for socket in event.reading.sockets if socket.listening and socket.pid}
     foreign = []
     for process in event.reading.processes:
-        if (process.pid, process.start_time) in ours or process.is_zombie:
+        if (process.pid, process.start_time) in ours or process.parent in parents or process.is_zombie:
             continue
         kind = PROGRAM_KINDS.get(process.argv[0].rpartition("/")[2]) if process.argv else None
         socket = listening.get(process.pid)

@@ -84,6 +84,13 @@ def test_a_process_is_foreign_unless_pid_and_start_time_are_written_down():
     assert (foreign.process.pid, foreign.kind, foreign.port) == (11, ServiceKind.COORDINATOR, 8080)
 
 
+def test_the_engine_behind_a_wrapper_of_ours_is_ours():
+    behind = Process(21, "t2", "S", ("/opt/llama-server",), parent=10)
+    reading = NodeReading(processes=(behind,), services=(record(10, "t1"),))
+    state = reduce(reduce(Snapshot(), found("a")), NodeRead(at=2.0, name="a", reading=reading))
+    assert state.nodes["a"].foreign == ()
+
+
 def test_history_is_bounded():
     state = Snapshot()
     for n in range(NOTICES_KEPT + 5):
