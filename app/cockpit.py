@@ -16,11 +16,12 @@ from typing import ClassVar
 
 from textual.app import App
 from textual.binding import BindingType
+from textual.command import CommandPalette
 from textual.worker import Worker, WorkerCancelled, WorkerFailed, WorkerState
 
 from app import clipboard, keymap
 from app.bridge import Bridge, EngineFace
-from app.commands import LegalCommands
+from app.commands import LegalCommands, StillPalette
 from app.driver import MeteredDriver, backlog_of
 from app.messages import EngineFailed, SnapshotChanged
 from app.present import dialogs, models, operations
@@ -42,7 +43,7 @@ class CockpitApp(App[int]):
     """Keys in, snapshots out."""
 
     TITLE = "Quarterdeck"
-    CSS_PATH = "cockpit.tcss"
+    CSS_PATH = Path(__file__).with_name("cockpit.tcss")
     COMMANDS: ClassVar = {LegalCommands}
     COMMAND_PALETTE_BINDING = "colon"
     ENABLE_COMMAND_PALETTE = True
@@ -204,7 +205,7 @@ class CockpitApp(App[int]):
     def cancel_operation(self) -> None:
         """Ask, then stop what is under way; what it did is undone."""
         from app.screens.confirm import ConfirmScreen
-        engine, running = self.engine, self._running()
+        engine, running = self.engine, self._under_way()
         if engine is None or running is None or self.read_only:
             return
         title, entries = dialogs.cancel(running)
@@ -237,6 +238,11 @@ class CockpitApp(App[int]):
         screen = self.screen
         if isinstance(screen, CockpitScreen) and not isinstance(screen, HelpScreen):
             self.push_screen(HelpScreen(keys_of(screen), read_only=self.read_only))
+
+    def action_command_palette(self) -> None:
+        """Everything that can be done now, by name."""
+        if not CommandPalette.is_open(self):
+            self.push_screen(StillPalette(id="--command-palette"))
 
     def action_pause(self) -> None:
         """Hold the picture still, or let it go on from now."""
@@ -290,7 +296,7 @@ class CockpitApp(App[int]):
     async def action_quit(self) -> None:
         """Leave; with an operation under way, ask first."""
         from app.screens.confirm import ConfirmScreen
-        running = self._running()
+        running = self._under_way()
         if running is None or self.engine is None:
             self._leave()
             return
@@ -299,13 +305,13 @@ class CockpitApp(App[int]):
             self.push_screen(ConfirmScreen(title, entries, "Quit", no="Stay"),
                              lambda yes: self._leave() if yes else None)
 
-    def _running(self) -> Operation | None:
+    def _under_way(self) -> Operation | None:
         snapshot = self._latest.snapshot if self._latest is not None else None
         running = [each for each in snapshot.operations if each.state is OperationState.RUNNING] if snapshot else []
         return running[-1] if running else None
 
     def _leave(self) -> None:
-        if self._running() is not None:
+        if self._under_way() is not None:
             self.notify("Undoing what was under way, then leaving ...", timeout=LEAVING, markup=False)
         self.run_worker(self._end_engine(), group="leaving", exclusive=True, exit_on_error=False)
 
@@ -318,7 +324,8 @@ class CockpitApp(App[int]):
                 await asyncio.wait_for(worker.wait(), LEAVING)
             except (WorkerCancelled, WorkerFailed, TimeoutError) as reason:
                 self.log(f"engine ended: {reason!r}")
-        self.exit(0 if self.failure is None else 1)
+        code = 0 if self.failure is None else 1
+        self.exit(code, return_code=code)
 
 
 def _first(error: BaseException | None) -> str:

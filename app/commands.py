@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
 from textual.markup import escape
+from textual.widgets import Input
 
 from app.present.models import candidates
 from app.screens.base import keys_of
@@ -22,6 +23,14 @@ if TYPE_CHECKING:
 # Moving about in lists is no command.
 _LEFT_OUT = ("table.", "pane.", "log.up", "log.down", "log.page", "log.top", "log.end", "app.palette",
              "fleet.next", "fleet.previous", "fleet.back")
+
+
+class StillPalette(CommandPalette):
+    """The palette with a cursor that does not blink: an open palette costs a slow link nothing."""
+
+    def on_mount(self) -> None:
+        """Hold the cursor still."""
+        self.query_one(Input).cursor_blink = False
 
 
 class LegalCommands(Provider):

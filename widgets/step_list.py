@@ -12,13 +12,15 @@ from widgets.steps import StepEntry
 class StepList(EntryView):
     """A plan that runs, scrolled so that the current step is seen."""
 
-    def show_steps(self, before: Sequence[Entry], steps: Sequence[StepEntry], after: Sequence[Entry] = ()) -> None:
-        """A title above, the steps, and what came of it below."""
-        self.show((*before, *steps, *after))
-        at = len(before)
-        for index, step in enumerate(steps):
-            if step.current:
-                at = len(before) + index
+    def show_steps(self, before: Sequence[Entry], steps: Sequence[StepEntry]) -> None:
+        """What stands above, then the steps; scrolled so that the current one is seen with one after it."""
+        self.show((*before, *steps))
+        current = [index for index, step in enumerate(steps) if step.current]
         height = max(self.size.height, 1)
-        if at >= self.scroll_offset.y + height - 1:
-            self.go_to(at - height + 2)
+        if current:
+            width = self.scrollable_content_region.width
+            at = sum(len(entry.lines(width)) for entry in (*before, *steps[:current[-1]])) if width else 0
+            if not self.scroll_offset.y <= at < self.scroll_offset.y + height - 1:
+                self.go_to(max(at - height + 2, 0))
+        elif self.scroll_offset.y:
+            self.go_to(0)

@@ -61,9 +61,16 @@ def _row(node: Node, now: float, refresh: float) -> Row:
         order=(
             _rank(node), node.name, kind_of(node), node.address.host if node.address else "",
             devices_in_short(node.reading), total or 0, len(node.services),
-            now - node.read_at if node.read_at is not None else float("inf")),
+            _age_order(node, now, live)),
         search=" ".join((*node.aliases, *(a.host for a in node.addresses), stale)),
     )
+
+
+def _age_order(node: Node, now: float, live: bool) -> float:
+    """What the age column sorts by; as coarse as what it shows, or every row would differ all the time."""
+    if node.read_at is None:
+        return float("inf")
+    return 0.0 if live else (now - node.read_at) // 5 * 5
 
 
 def _rank(node: Node) -> int:

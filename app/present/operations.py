@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.present.units import count, duration, span
 from app.present.words import OPERATION_SIGNS, STEP_SIGNS, problem_entries
 from fleet.model import Operation, OperationState, Snapshot, StepRecord, StepState
-from widgets.entries import Entry, Heading, Paragraph
+from widgets.entries import Entry, Heading
 from widgets.spans import Line, Span, Tone, line
 from widgets.steps import StepEntry
 
@@ -75,14 +75,17 @@ def _step(step: StepRecord, now: float, planned: bool) -> StepEntry:
 
 def outcome(operation: Operation) -> tuple[Entry, ...]:
     """Why it failed or was refused."""
-    if operation.problem is None:
-        return ()
-    return (Paragraph(), *problem_entries(operation.problem))
+    return problem_entries(operation.problem) if operation.problem is not None else ()
+
+
+def lead(operation: Operation, now: float) -> tuple[Entry, ...]:
+    """What stands above the steps: the title, and the reason when it went wrong, which is what is looked for."""
+    return (heading(operation, now), *outcome(operation))
 
 
 def detail(operation: Operation, now: float) -> tuple[Entry, ...]:
     """The whole of it for a pane."""
-    return (heading(operation, now), *steps(operation, now), *outcome(operation))
+    return (*lead(operation, now), *steps(operation, now))
 
 
 def in_one_sentence(operation: Operation) -> str:

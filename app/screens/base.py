@@ -24,9 +24,10 @@ def keys_of(screen: Screen[object]) -> list[tuple[str, Binding]]:
     seen: dict[str, int] = {}
     for active in screen.active_bindings.values():
         binding = active.binding
-        if not active.enabled or binding.system or not binding.description:
+        # Textual's own (scroll left, copy selected text ...) have no id.
+        if not active.enabled or binding.system or not binding.description or not binding.id:
             continue
-        name = binding.id or binding.action
+        name = binding.id
         key = screen.app.get_key_display(binding)
         if name in seen:
             shown, first = out[seen[name]]

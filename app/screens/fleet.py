@@ -104,8 +104,7 @@ class FleetScreen(CockpitScreen):
         view.display = operation is not None
         self.set_class(operation is not None, "-operating")
         if operation is not None:
-            view.show_steps((operations.heading(operation, now),), operations.steps(operation, now),
-                            operations.outcome(operation))
+            view.show_steps(operations.lead(operation, now), operations.steps(operation, now))
 
     def _show_detail(self) -> None:
         snapshot = self.cockpit.snapshot

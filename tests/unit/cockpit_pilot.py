@@ -58,6 +58,11 @@ def text_of(app: App[object]) -> str:
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
 
 
+def told(app: App[object]) -> list[str]:
+    """What the toasts say."""
+    return [notice.message for notice in app._notifications]
+
+
 def check_golden(app: App[object], name: str) -> None:
     """Compare the screen with the golden of that name."""
     path = GOLDENS / f"{name}.txt"
