@@ -6,11 +6,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from fleet.runtimes.head_http import HeadClient
-
     from fleet.config.schema import FleetConfig
     from fleet.events import Command
     from fleet.model import Operation, Snapshot
+    from fleet.runtimes.head_http import HeadClient
 
 
 class EngineFace(Protocol):

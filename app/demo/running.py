@@ -27,9 +27,8 @@ def demo_records() -> tuple[ServiceRecord, ...]:
 
 
 async def _records() -> tuple[ServiceRecord, ...]:
-    from fleet.nodes.supervisor import Supervisor
-
     from fleet.nodes.local import LocalTransport
+    from fleet.nodes.supervisor import Supervisor
 
     transport = LocalTransport(NODE)
     try:

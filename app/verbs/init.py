@@ -8,14 +8,13 @@ import socket
 import sys
 from pathlib import Path
 
-from fleet.config.write import render, write_new
-
 from app.engines import engine_maker
 from app.exit_codes import BadUsage, ExitCode
 from app.output import note
 from app.session import run_to_end, watching
 from app.which_fleet import WhichFleet
 from fleet.config.schema import FleetConfig
+from fleet.config.write import render, write_new
 from fleet.text import visible
 
 
