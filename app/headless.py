@@ -188,8 +188,6 @@ async def _changed(engine: EngineFace, version: int, wait: float | None) -> None
 
 
 async def _reload(engine: EngineFace) -> None:
-    """Read fleet.yaml again. A broken one is told of, and the old one stays in force."""
+    """Read fleet.yaml again. Of a broken one the engine's notices tell, and the old one stays in force."""
     problems = await engine.reload()
-    for problem in problems:
-        note(visible(problem))
     note("fleet.yaml is broken: the old one stays in force" if problems else "fleet.yaml read again")
