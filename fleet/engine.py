@@ -32,13 +32,14 @@ from fleet.events import (
     ServicesJudged,
 )
 from fleet.judge import judge_deployment, judge_services
-from fleet.model import NodeReading, NodeState, Operation, Problem, QuestionKind, Severity, Snapshot
+from fleet.model import NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
 from fleet.nodes.connect import opener, reader
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.nodes.watcher import NodeWatcher
 from fleet.operations.desk import OperationDesk
-from fleet.operations.head_steps import client_of
+from fleet.operations.head_steps import STALLED_AFTER, client_of
+from fleet.operations.plan import problem_of
 from fleet.planning.choose import node_config
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
@@ -46,6 +47,7 @@ from fleet.runtimes.witness import Witness
 
 DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
 TAIL_BYTES = 256 * 1024
+AGAIN_AFTER = 30.0      # seconds before a watch that ended by a mistake of ours is begun anew
 
 
 class Engine:
@@ -53,9 +55,11 @@ class Engine:
 
     def __init__(self, config: FleetConfig, *, config_path: Path | None = None, accept_new: bool = False,
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
-                 clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time) -> None:
+                 clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
+                 stalled_after: float = STALLED_AFTER) -> None:
         self.config = config
         self.clock = clock
+        self.stalled_after = stalled_after
         self.version = 0
         self.latest = Snapshot(fleet=config.fleet, config_path=config.path, refresh=config.refresh)
         self._epoch = epoch
@@ -143,6 +147,8 @@ class Engine:
         self.emit(ConfigLoaded(self.clock(), config.fleet, config.path, tuple(config.nodes), config.refresh))
         for name in tuple(self.latest.nodes):
             self._watch_if_wanted(name)
+            if name in changed and name not in self._watchers:   # out of the file, yet still in sight
+                self.emit(NodeStateChanged(self.clock(), name, NodeState.SEEN))
         return ()
 
     def add_node(self, address: str) -> None:
@@ -222,6 +228,9 @@ class Engine:
         if isinstance(event, NodeRead | NodeStateChanged):
             self._judge(event.name)
             self._witness.look(event.name)
+        if isinstance(event, NodeForgotten):
+            self._witness.forget(event.name)
+            self._judge_deployment()
         if isinstance(event, NodeRead):
             self._identify(event.name, event.reading)
 
@@ -233,7 +242,12 @@ class Engine:
         services = judge_services(node, self._witness.evidence, now)
         if services != node.services:
             self.emit(ServicesJudged(now, name, services))
-        deployment = judge_deployment(self.latest.nodes, self._witness.evidence, self.latest.deployment, now)
+        self._judge_deployment()
+
+    def _judge_deployment(self) -> None:
+        now = self.clock()
+        deployment = judge_deployment(self.latest.nodes, self._witness.evidence, self.latest.deployment, now,
+                                      self.config.fleet)
         if deployment != self.latest.deployment:
             self.emit(DeploymentJudged(now, deployment))
 
@@ -258,7 +272,7 @@ class Engine:
             self._started.set()
             try:
                 if self._discover:
-                    group.create_task(self._finder.run())
+                    group.create_task(self._guard_finder())
                     await asyncio.sleep(DISCOVERY_GRACE)
                 self._looked_around.set()
                 await asyncio.Event().wait()
@@ -295,17 +309,30 @@ class Engine:
 
     async def _guard(self, watcher: NodeWatcher) -> None:
         """A fault of ours in watching one node must not end the others; it is said, and that node is marked."""
-        try:
-            await watcher.run()
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-            problem = Problem("internal", f"Quarterdeck made a mistake while watching {watcher.name}: "
-                              f"{type(error).__name__}: {error}.", "Please report it, with the log.")
-            self.emit(NodeStateChanged(self.clock(), watcher.name, NodeState.BROKEN, problem))
+        while True:
+            try:
+                return await watcher.run()
+            except Exception as error:
+                problem = problem_of(error, f"while watching {watcher.name}")
+            self.emit(NodeStateChanged(self.clock(), watcher.name, NodeState.BROKEN, problem,
+                                       next_try=self.clock() + AGAIN_AFTER))
             self.emit(Noted(self.clock(), self._epoch(), Severity.ERROR, problem.what, watcher.name))
             watcher.tried.set()
+            await asyncio.sleep(AGAIN_AFTER)
+
+    async def _guard_finder(self) -> None:
+        """Nor may one in looking for machines: those that are known stay watched."""
+        try:
+            await self._finder.run()
+        except Exception as error:
+            cause = next(iter(error.exceptions), error) if isinstance(error, ExceptionGroup) else error
+            problem = problem_of(cause, "while looking for machines")
+            self.emit(Noted(self.clock(), self._epoch(), Severity.ERROR, problem.what))
 
     def _unwatch(self, name: str) -> None:
         if name in self._watchers:
-            self._watchers.pop(name)[1].cancel()
+            watcher, task = self._watchers.pop(name)
+            task.cancel()
+            watcher.tried.set()      # nobody needs to wait for it any more
 
 

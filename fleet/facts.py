@@ -22,6 +22,7 @@ class WorkerRef:
     node: str
     service: str        # service id; "" for a worker that is not ours
     endpoint: str       # host:port as the head dials it
+    pid: int = 0        # of the worker when the head was started; another one by now = the head lost it. 0 = not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
         model=_text(facts.get("model")),
         model_path=_text(facts.get("model_path")),
         context=_count(facts.get("context")),
-        workers=tuple(WorkerRef(_text(w.get("node")), _text(w.get("service")), _text(w.get("endpoint")))
+        workers=tuple(WorkerRef(_text(w.get("node")), _text(w.get("service")), _text(w.get("endpoint")),
+                                _count(w.get("pid")) or 0)
                       for w in _mappings(facts.get("workers"))),
         planned=_shares(facts.get("planned")),
         real=_shares(facts.get("real")),

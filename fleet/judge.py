@@ -122,10 +122,14 @@ def _judge_listener(service: Service, sockets: tuple[Socket, ...]) -> Service:
 # ---------------------------------------------------------------------------------------------
 
 
-def judge_deployment(nodes: Mapping[str, Node], evidence: Evidence, before: Deployment, now: float) -> Deployment:
-    """What the fleet serves. The head that lives counts; without one, the head that was started last."""
+def judge_deployment(nodes: Mapping[str, Node], evidence: Evidence, before: Deployment, now: float,
+                     fleet: str = "") -> Deployment:
+    """What the fleet serves. The head that lives counts; without one, the head that was started last.
+
+    Heads of another fleet than `fleet` ("" = any) are somebody else's, though they run on the same nodes.
+    """
     heads = [service for node in nodes.values() for service in node.services
-             if service.record.kind is ServiceKind.COORDINATOR]
+             if service.record.kind is ServiceKind.COORDINATOR and (not fleet or service.record.fleet in ("", fleet))]
     if not heads:
         return _keep_since(Deployment(state=DeploymentState.DOWN), before, now)
     head = max(heads, key=lambda s: (s.record.alive, not s.record.stopping, s.record.started_epoch))
@@ -171,7 +175,7 @@ def _judge_head_and_workers(head: Service, facts: HeadFacts, placement: Placemen
             return DeploymentState.BROKEN, Problem(
                 "head-unseen", f"The node of the head, {head.node}, does not answer: what it serves cannot be seen.",
                 f"See what {head.node} says of itself in the node list.")
-    if (problem := _worker_problem(head, facts, nodes, now)) is not None:
+    if (problem := _worker_problem(head, facts, placement, nodes, now)) is not None:
         return DeploymentState.BROKEN, problem
     match head.state:
         case ServiceState.STARTING:
@@ -186,12 +190,17 @@ def _judge_head_and_workers(head: Service, facts: HeadFacts, placement: Placemen
     return DeploymentState.DEGRADED, placement.problem
 
 
-def _worker_problem(head: Service, facts: HeadFacts, nodes: Mapping[str, Node], now: float) -> Problem | None:
-    """Why the head cannot compute, though it may look healthy; None when every worker is in place."""
+def _worker_problem(head: Service, facts: HeadFacts, placement: Placement, nodes: Mapping[str, Node],
+                    now: float) -> Problem | None:
+    """Why the head cannot compute, though it may look healthy; None when every worker is in place.
+
+    A worker that is known to hold nothing of the model is not missed by the head, whatever becomes of it.
+    """
     again = "Bring the model up again: the head is restarted with the workers that are there."
+    used = {share.endpoint for share in placement.real if share.model_bytes or share.kv_bytes}
     for worker in facts.workers:
         node = nodes.get(worker.node)
-        if node is None or not worker.service:
+        if node is None or not worker.service or (placement.real and worker.endpoint not in used):
             continue
         if node.state in (NodeState.UNREACHABLE, NodeState.REFUSED, NodeState.GONE, NodeState.SILENT):
             return Problem("worker-unseen", f"{worker.node} does not answer; the head waits for its worker for ever.",
@@ -203,7 +212,8 @@ def _worker_problem(head: Service, facts: HeadFacts, nodes: Mapping[str, Node], 
             why = service.problem.what if service and service.problem else f"{worker.service} on {worker.node} is gone."
             return Problem("worker-dead", f"{why} The head does not know it yet: its next request fails.", again)
         answers = head.state in (ServiceState.READY, ServiceState.BUSY)
-        if answers and service.state is ServiceState.READY and now - max(service.since, head.since) > SETTLE:
+        free = answers and service.state is ServiceState.READY and now - max(service.since, head.since) > SETTLE
+        if free or worker.pid not in (0, service.record.pid):
             return Problem("worker-detached", f"{worker.service} on {worker.node} runs, but the head is not connected "
                            "to it: it was restarted under the head, or never used.", again)
     return None

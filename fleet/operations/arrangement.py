@@ -80,7 +80,8 @@ class Arrangement:
     @property
     def wish(self) -> str:
         """A digest of what is wanted: equal for a second bring-up of the same thing."""
+        workers = [(seat.choice.node.name, seat.endpoint, seat.spec.argv if seat.spec else (),
+                    seat.spec.facts.get("env") if seat.spec else "") for seat in self.seats]
         wanted = [repr(self.choice.model), self.head_node, repr(self.head_config), self.choice.head_binary.path,
-                  self.choice.head_binary.commit,
-                  [(seat.choice.node.name, seat.endpoint, seat.spec.argv if seat.spec else ()) for seat in self.seats]]
+                  self.choice.head_binary.commit, workers]
         return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()

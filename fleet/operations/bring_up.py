@@ -45,7 +45,7 @@ def _serves_already(hands: Hands, arrangement: Arrangement) -> bool:
 
 
 def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
-    lease = TakeLease(hands, arrangement.head_node)
+    lease = TakeLease(hands, arrangement.head_node, [seat.choice.node.name for seat in arrangement.seats])
     steps: list[Step] = [lease]
     steps += [StopRecorded(hands, node, record) for node, record in _old_heads(hands, arrangement)]
     for seat in arrangement.seats:
@@ -78,6 +78,8 @@ def _worker_steps(hands: Hands, seat: Seat) -> list[Step]:
     start = StartRecorded(hands, node, seat.spec)
     if record is None:
         return [start]
-    if record.alive and record.argv == seat.spec.argv and record.build == seat.spec.build and not record.stopping:
+    same = (record.argv, record.build, record.facts.get("env")) == (
+        seat.spec.argv, seat.spec.build, seat.spec.facts.get("env"))
+    if same and record.alive and not record.stopping:
         return []
     return [StopRecorded(hands, node, record), start]

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
-from fleet.errors import FleetError
 from fleet.events import (
     AdoptProcess,
     BringUp,
@@ -23,14 +22,18 @@ from fleet.events import (
 from fleet.model import Operation, OperationState, Problem
 from fleet.operations.bring_up import plan_bring_up
 from fleet.operations.hands import Hands, Known
-from fleet.operations.plan import Plan, Runner
-from fleet.operations.services import plan_process, plan_service, plan_tear_down
+from fleet.operations.lease import FleetChanged
+from fleet.operations.plan import Plan, Runner, problem_of
+from fleet.operations.services import plan_process, plan_service
+from fleet.operations.tear_down import plan_tear_down
 
 WORDS: dict[type, tuple[str, str]] = {
     BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
     StopService: ("stop", "Stop"), RestartService: ("restart", "Restart"), AdoptProcess: ("adopt", "Adopt"),
     EndProcess: ("end", "End"),
 }
+PLANNED_ANEW = 3     # times: a fleet that changes between every plan and its first step is worked on by somebody else
+KEPT = 100           # ended operations that can still be asked for
 
 
 class OperationDesk:
@@ -49,6 +52,9 @@ class OperationDesk:
         """Carry a command out, after those that came before; gives the operation's number."""
         number = next(self._numbers)
         self._tasks[number] = asyncio.ensure_future(self._carry_out(number, command))
+        for old in [n for n, task in self._tasks.items() if task.done()][:-KEPT]:
+            del self._tasks[old]
+            self._ended.pop(old, None)
         return number
 
     async def outcome(self, number: int) -> Operation:
@@ -70,7 +76,7 @@ class OperationDesk:
         """The plan of a command, nothing done."""
         try:
             return (await self._plan(command)).as_operation(0)
-        except FleetError as error:
+        except Exception as error:
             return _refused(0, command, error)
 
     async def close(self) -> None:
@@ -86,12 +92,16 @@ class OperationDesk:
         self._tell(planning)
         try:
             async with self._turn:
-                try:
-                    plan = await self._plan(command)
-                except FleetError as error:
-                    return self._tell(replace(_refused(number, command, error), started=planning.started,
-                                              ended=self._hands.clock()))
-                return await Runner(plan, number, self._hands.clock, self._tell).run()
+                for _ in range(PLANNED_ANEW):
+                    try:
+                        plan = await self._plan(command)
+                    except Exception as error:
+                        return self._tell(replace(_refused(number, command, error), started=planning.started,
+                                                  ended=self._hands.clock()))
+                    operation = await Runner(plan, number, self._hands.clock, self._tell).run()
+                    if operation.problem is None or operation.problem.code != FleetChanged.code:
+                        break
+                return operation
         except asyncio.CancelledError:
             if self._ended.get(number, planning).state is OperationState.PLANNED:
                 self._tell(replace(planning, state=OperationState.CANCELLED, ended=self._hands.clock(),
@@ -116,6 +126,6 @@ class OperationDesk:
         return operation
 
 
-def _refused(number: int, command: Command, error: FleetError) -> Operation:
+def _refused(number: int, command: Command, error: Exception) -> Operation:
     kind, title = WORDS[type(command)]
-    return Operation(number, kind, title, OperationState.REFUSED, problem=Problem(error.code, error.what, error.remedy))
+    return Operation(number, kind, title, OperationState.REFUSED, problem=problem_of(error, "while it planned"))

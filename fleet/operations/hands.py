@@ -20,6 +20,7 @@ class Hands(Protocol):
 
     config: FleetConfig
     clock: Callable[[], float]
+    stalled_after: float          # seconds without any sign of life after which a load is given up
 
     def snapshot(self) -> Snapshot:
         """The newest Snapshot."""

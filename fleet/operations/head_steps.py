@@ -6,14 +6,13 @@ import asyncio
 
 from fleet.errors import FleetError, OperationFailed
 from fleet.facts import HeadFacts, WorkerRef, head_facts
-from fleet.model import Deployment, DeploymentState, PlacementState, ServiceKind, Share
+from fleet.model import Deployment, DeploymentState, PlacementState, Process, ServiceKind, Share
 from fleet.nodes.supervisor import ServiceSpec
-from fleet.operations.arrangement import Arrangement
+from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.deaths import raise_if_dead, raise_if_workers_lost, record_of
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
-from fleet.operations.preflight import record_of
-from fleet.operations.services import stop_quietly
-from fleet.operations.worker_steps import raise_if_dead
+from fleet.operations.services import Start
 from fleet.planning.choose import node_config
 from fleet.planning.shares import Room, alone, plan_shares, worker_room
 from fleet.runtimes.binaries import build_label
@@ -22,27 +21,28 @@ from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
 from fleet.runtimes.llama_server import HeadRequest, head_command, remote_devices
 
 STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor time or memory
+IDLE_CPU = 0.02           # of one core: what a head needs to say over HTTP that it still loads; that is no sign of life
+IDLE_MEMORY = 1 << 20     # bytes: what a process may grow by without moving on
 LOOK_EVERY = 0.4
 LOG_STEP = 256 * 1024
 
 
-class StartHead(Step):
+class StartHead(Start):
     """Deal the layers by what the workers said, and start the head."""
 
     def __init__(self, hands: Hands, arrangement: Arrangement) -> None:
+        super().__init__(hands, arrangement.head_node)
         self.title = f"Start head on {arrangement.head_node}, port {arrangement.head_config.port}"
-        self.node = arrangement.head_node
-        self._hands, self._arrangement = hands, arrangement
+        self._arrangement = arrangement
 
     async def do(self, report: Report) -> None:
         split, planned = deal(self._hands, self._arrangement)
         self._arrangement.planned = planned
-        record = await self._hands.supervisor(self.node).start(head_spec(self._hands, self._arrangement, split))
+        record = await self.start(head_spec(self._hands, self._arrangement, split), report)
         report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in planned)}")
-        await self._hands.reread(self.node)
 
     async def undo(self, report: Report) -> None:
-        await stop_quietly(self._hands, self.node, self._arrangement.head_service, report)
+        await self.end(self._arrangement.head_service, report)
 
 
 def deal(hands: Hands, arrangement: Arrangement) -> tuple[tuple[int, ...], tuple[Share, ...]]:
@@ -92,11 +92,16 @@ def head_spec(hands: Hands, arrangement: Arrangement, split: tuple[int, ...]) ->
         threads=config.threads, api_key_file=config.api_key_file,
         extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, model.context,
-                      tuple(WorkerRef(s.choice.node.name, s.service, s.endpoint) for s in arrangement.seats),
+                      tuple(_ref(hands, seat) for seat in arrangement.seats),
                       arrangement.planned, api_key_file=config.api_key_file)
     return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
                        facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
+
+
+def _ref(hands: Hands, seat: Seat) -> WorkerRef:
+    record = record_of(hands, seat.choice.node.name, seat.service)
+    return WorkerRef(seat.choice.node.name, seat.service, seat.endpoint, record.pid if record else 0)
 
 
 class FollowLoad(Step):
@@ -106,13 +111,14 @@ class FollowLoad(Step):
         self.title = f"Load {arrangement.choice.model.name}"
         self.node = arrangement.head_node
         self._hands, self._arrangement = hands, arrangement
+        self._stalled_after = hands.stalled_after
 
     async def do(self, report: Report) -> None:
         log = self._arrangement.log = HeadLog()
         supervisor = self._hands.supervisor(self.node)
         service = self._arrangement.head_service
         before = self._worker_memory()
-        offset, moved_at, seen = 0, self._hands.clock(), None
+        offset, life = 0, _Life(self._hands.clock())
         async with head_client(self._hands, self._arrangement) as client:
             while True:
                 chunk = await supervisor.read_log(service, offset, LOG_STEP)
@@ -120,19 +126,32 @@ class FollowLoad(Step):
                 offset = chunk.offset
                 log.note_arrived({endpoint: size - before.get(endpoint, 0)
                                   for endpoint, size in self._worker_memory().items()})
-                await raise_if_dead(self._hands, self.node, service)
+                await raise_if_workers_lost(self._hands, self._arrangement.seats, ask=False)
+                await self._raise_if_dead(service)
                 health = await client.health()
                 report(str(log.phase), log.progress)
                 if health is HeadHealth.READY and chunk.offset >= chunk.size:
                     return
-                sign = (chunk.size, self._signs_of_life())
-                if sign != seen:
-                    seen, moved_at = sign, self._hands.clock()
-                elif self._hands.clock() - moved_at > STALLED_AFTER:
-                    raise OperationFailed(
-                        f"The head on {self.node} has not moved for {STALLED_AFTER:.0f} s: no log line, no processor "
-                        "time, no memory.", "A worker that hangs does this; see the workers' logs.", code="stalled")
+                still = life.still_for(self._hands.clock(), offset, *self._processes())
+                if still > self._stalled_after:
+                    raise OperationFailed(self._stalled(), "See the logs of head and workers; a worker that hangs, or "
+                                          "a link that drops packets, does this.", code="stalled")
                 await asyncio.sleep(LOOK_EVERY)
+
+    async def _raise_if_dead(self, service: str) -> None:
+        """A head that ended because a worker did is told as what the worker died of."""
+        try:
+            await raise_if_dead(self._hands, self.node, service)
+        except FleetError:
+            await raise_if_workers_lost(self._hands, self._arrangement.seats, ask=True)
+            raise
+
+    def _stalled(self) -> str:
+        what = (f"The head on {self.node} has not moved for {self._stalled_after:.0f} s: no log line, no processor "
+                "time, no memory.")
+        stopped = [f"{process.argv[0].rpartition('/')[2] if process.argv else 'a process'} on {name} (pid "
+                   f"{process.pid})" for name, process in self._own() if process.state.startswith("T")]
+        return f"{what} {', '.join(stopped)} is stopped (SIGSTOP)." if stopped else what
 
     def _worker_memory(self) -> dict[str, int]:
         """Main memory of every worker by its endpoint, in bytes, as the last probes saw it."""
@@ -145,14 +164,42 @@ class FollowLoad(Step):
             memory[seat.endpoint] = next((p.rss for p in processes if p.pid == pid), 0)
         return memory
 
-    def _signs_of_life(self) -> tuple[object, ...]:
-        """Processor time and memory of the head and of its workers, as the last probes saw them."""
-        names = {self.node, *(seat.choice.node.name for seat in self._arrangement.seats)}
-        signs: list[object] = []
-        for name in sorted(names):
+    def _own(self) -> list[tuple[str, Process]]:
+        """The processes of the head and of its workers, with their nodes, as the last probes saw them."""
+        found = []
+        ports = {(self.node, self._arrangement.head_config.port)}
+        ports |= {(seat.choice.node.name, seat.choice.config.port) for seat in self._arrangement.seats}
+        services = {(self.node, self._arrangement.head_service)}
+        services |= {(seat.choice.node.name, seat.service) for seat in self._arrangement.seats}
+        for name in sorted({name for name, _ in ports}):
             reading = node_of(self._hands, name).reading
-            signs.extend((p.pid, p.cpu_seconds, p.rss) for p in (reading.processes if reading else ()))
-        return tuple(signs)
+            if reading is None:
+                continue
+            pids = {record.pid for record in reading.services if (name, record.id) in services}
+            pids |= {s.pid for s in reading.sockets if s.listening and s.pid and (name, s.local_port) in ports}
+            found += [(name, process) for process in reading.processes if process.pid in pids]
+        return found
+
+    def _processes(self) -> tuple[float, int]:
+        """Seconds of processor time and bytes of memory that they have used together."""
+        own = [process for _, process in self._own()]
+        return sum(process.cpu_seconds or 0.0 for process in own), sum(process.rss for process in own)
+
+
+class _Life:
+    """For how long nothing has moved. Answering our own questions costs a head a little: that does not count."""
+
+    def __init__(self, now: float) -> None:
+        self._moved_at = now
+        self._then = (0, 0.0, 0)
+
+    def still_for(self, now: float, log: int, cpu: float, memory: int) -> float:
+        """Seconds since a log line, processor time or memory was last added."""
+        log_then, cpu_then, memory_then = self._then
+        idle = (now - self._moved_at) * IDLE_CPU + IDLE_CPU
+        if log != log_then or abs(cpu - cpu_then) > idle or abs(memory - memory_then) > IDLE_MEMORY:
+            self._moved_at, self._then = now, (log, cpu, memory)
+        return now - self._moved_at
 
 
 class VerifyPlacement(Step):
@@ -195,6 +242,7 @@ class SmokeTest(Step):
             try:
                 done = await client.complete("Hello", n_predict=1)
             except FleetError as error:
+                await raise_if_workers_lost(self._hands, self._arrangement.seats, ask=True)
                 await raise_if_dead(self._hands, self.node, self._arrangement.head_service)
                 raise OperationFailed(f"The head answers, but gives no token: {error.what}", error.remedy) from error
         report(f"{done.prompt_tokens} tokens read, {done.tokens} written")
@@ -211,7 +259,7 @@ def client_of(hands: Hands, deployment: Deployment) -> HeadClient | None:
     """A client of what serves, as observed; None when no head answers."""
     if deployment.state not in (DeploymentState.SERVING, DeploymentState.DEGRADED):
         return None
-    record = record_of(node_of(hands, deployment.head), deployment.head_service)
+    record = record_of(hands, deployment.head, deployment.head_service)
     if record is None:
         return None
     return HeadClient(hands.transport(deployment.head), record.bind, record.port,

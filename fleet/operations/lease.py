@@ -9,57 +9,90 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
+from functools import cache
 
 import psutil
 
-from fleet.errors import FleetError, LeaseHeld
-from fleet.operations.hands import Hands
+from fleet.errors import FleetError, LeaseHeld, OperationFailed
+from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
 
 NAME = "operation"
 LEASE_SECONDS = 30
 RENEW_EVERY = 10.0
+CLOCK_SLACK = 3.0     # seconds: the start of a process is told by a clock that is set now and then
 
 
+class FleetChanged(OperationFailed):
+    """Somebody else has worked on the fleet since the plan was made: it has to be made anew. Nothing was done."""
+
+    code = "fleet-changed"
+
+
+@cache
 def owner() -> str:
-    """Who we are, for the sentence that the other one gets: host:pid:start."""
+    """Who we are: host:pid:start. The same for as long as we live, though the clock may be set meanwhile."""
     return f"{socket.gethostname()}:{os.getpid()}:{psutil.Process().create_time():.0f}"
 
 
 def is_dead(holder: str) -> bool:
     """Whether a holder is a process of this machine that is no more."""
-    host, _, life = holder.rpartition(":")[0].rpartition(":")
-    began = holder.rpartition(":")[2]
-    if host != socket.gethostname() or not (life.isdigit() and began.isdigit()):
+    host, pid, began = _parts(holder)
+    if host != socket.gethostname() or not (pid.isdecimal() and began.isdecimal()):
         return False
     try:
-        return f"{psutil.Process(int(life)).create_time():.0f}" != began
-    except psutil.NoSuchProcess:
+        return abs(psutil.Process(int(pid)).create_time() - int(began)) > CLOCK_SLACK
+    except (psutil.NoSuchProcess, OverflowError):
         return True
     except psutil.AccessDenied:
         return False
 
 
-class TakeLease(Step):
-    """Reserve the head for this operation, and keep it reserved until `ReleaseLease`."""
+def _parts(holder: str) -> tuple[str, str, str]:
+    rest, _, began = holder.rpartition(":")
+    host, _, pid = rest.rpartition(":")
+    return host, pid, began
 
-    def __init__(self, hands: Hands, node: str) -> None:
+
+def _said(holder: str) -> str:
+    """A holder for people."""
+    host, pid, _ = _parts(holder)
+    return f"Another Quarterdeck (process {pid} on {host})" if host and pid.isdecimal() else holder or "Somebody else"
+
+
+class TakeLease(Step):
+    """Reserve the head for this operation, and keep it reserved until `ReleaseLease`.
+
+    `nodes` are those that the plan is about: what runs there must be as the plan has seen it.
+    """
+
+    def __init__(self, hands: Hands, node: str, nodes: Sequence[str] = ()) -> None:
         self.title = f"Reserve {node}"
         self.node = node
         self._hands = hands
+        self._nodes = tuple(dict.fromkeys((node, *nodes)))
+        self._seen = self._services()
         self._renewal: asyncio.Task[None] | None = None
+        self._taken = False
 
     async def do(self, report: Report) -> None:
         supervisor = self._hands.supervisor(self.node)
+        self._taken = True
         try:
             await supervisor.lease(NAME, owner(), LEASE_SECONDS)
         except LeaseHeld as error:
             if not is_dead(error.holder):
-                raise
+                self._taken = False
+                raise LeaseHeld(f"{_said(error.holder)} is at work on {self.node}.", error.remedy,
+                                holder=error.holder) from error
             report(f"taken over from {error.holder}, which died")
             await supervisor.release(NAME, error.holder)
             await supervisor.lease(NAME, owner(), LEASE_SECONDS)
         self._renewal = asyncio.ensure_future(self._renew())
+        await asyncio.gather(*(self._hands.reread(name) for name in self._nodes))
+        if self._services() != self._seen:
+            raise FleetChanged("Somebody else has started or ended services since this was planned.", "Try it again.")
 
     async def undo(self, report: Report) -> None:
         await self.release()
@@ -70,14 +103,21 @@ class TakeLease(Step):
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
             self._renewal = None
+        if self._taken:
+            self._taken = False
             await self._hands.supervisor(self.node).release(NAME, owner())
+
+    def _services(self) -> frozenset[tuple[str, str, int, bool]]:
+        """The lives of all services on the nodes of the plan, as last read."""
+        return frozenset((name, record.id, record.pid, record.alive) for name in self._nodes
+                         if (reading := node_of(self._hands, name).reading) for record in reading.services)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_EVERY)
             try:
                 await self._hands.supervisor(self.node).lease(NAME, owner(), LEASE_SECONDS)
-            except FleetError:
+            except (FleetError, OSError):
                 continue      # the node is away for a moment; the operation's own steps say so if it lasts
 
 
@@ -90,4 +130,7 @@ class ReleaseLease(Step):
         self._lease = lease
 
     async def do(self, report: Report) -> None:
-        await self._lease.release()
+        try:
+            await self._lease.release()
+        except FleetError as error:
+            report(f"runs out by itself within {LEASE_SECONDS} s: {error.what}")   # no reason to undo what serves

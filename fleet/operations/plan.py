@@ -60,6 +60,21 @@ class Plan:
                          tuple(StepRecord(step.title, step.node) for step in self.steps), remarks=self.remarks)
 
 
+def problem_of(error: Exception, where: str) -> Problem:
+    """An error as a Problem; one that was not foreseen is said to be ours, and never ends the engine."""
+    if isinstance(error, FleetError):
+        return Problem(error.code, error.what, error.remedy)
+    return Problem("internal", f"Quarterdeck made a mistake {where}: {type(error).__name__}: {str(error)[:300]}.",
+                   "Please report it, with the log.")
+
+
+def _with_left(problem: Problem, left: tuple[str, ...]) -> Problem:
+    if not left:
+        return problem
+    return replace(problem, what=" ".join((problem.what, *left)),
+                   remedy=f"{problem.remedy} Run `quarterdeck down` when everything can be reached again.".strip())
+
+
 class Runner:
     """Runs one Plan and tells every change of it as an `Operation`."""
 
@@ -77,16 +92,17 @@ class Runner:
         try:
             for reached, step in enumerate(self._plan.steps):
                 await self._run_step(reached, step)
-        except FleetError as error:
-            problem = Problem(error.code, error.what, error.remedy)
-            self._end_step(reached, StepState.FAILED, error.what)
-            await self._undo(reached)
-            return self._end(OperationState.FAILED, problem)
         except asyncio.CancelledError:
             self._end_step(reached, StepState.FAILED, "cancelled")
-            await asyncio.shield(asyncio.ensure_future(self._undo(reached)))
-            self._end(OperationState.CANCELLED, Problem("cancelled", f"{self._plan.title}: cancelled and undone."))
+            left = await self._undo_to_the_end(reached)
+            what = f"{self._plan.title}: cancelled{'' if left else ' and undone'}."
+            self._end(OperationState.CANCELLED, _with_left(Problem("cancelled", what), left))
             raise
+        except Exception as error:
+            problem = problem_of(error, f"at the step “{self._plan.steps[reached].title}”")
+            self._end_step(reached, StepState.FAILED, problem.what)
+            left = await self._undo_to_the_end(reached)
+            return self._end(OperationState.FAILED, _with_left(problem, left))
         return self._end(OperationState.DONE, None)
 
     async def _run_step(self, index: int, step: Step) -> None:
@@ -98,8 +114,25 @@ class Runner:
         await step.do(self._reporter(index))
         self._change(index, state=StepState.DONE, progress=None, ended=self._clock())
 
-    async def _undo(self, reached: int) -> None:
-        """Undo the steps up to `reached`, newest first; one that cannot be undone does not stop the others."""
+    async def _undo_to_the_end(self, reached: int) -> tuple[str, ...]:
+        """Undo, and let no cancellation (a second one, or the engine's end) leave it half done."""
+        undoing = asyncio.ensure_future(self._undo(reached))
+        cancelled = False
+        while not undoing.done():
+            try:
+                await asyncio.shield(undoing)
+            except asyncio.CancelledError:
+                cancelled = True
+        if cancelled and (task := asyncio.current_task()) is not None:
+            task.cancel()       # said again, now that nothing is left half done
+        return undoing.result()
+
+    async def _undo(self, reached: int) -> tuple[str, ...]:
+        """Undo the steps up to `reached`, newest first; one that cannot be undone does not stop the others.
+
+        Gives a sentence for each that could not be undone.
+        """
+        left = []
         for index in range(reached, -1, -1):
             record = self._operation.steps[index]
             if record.state not in (StepState.DONE, StepState.FAILED):
@@ -113,11 +146,19 @@ class Runner:
             try:
                 async with asyncio.timeout(UNDO_TIMEOUT):
                     await step.undo(self._reporter(index))
-            except (FleetError, TimeoutError) as error:
-                self._change(index, state=StepState.FAILED, detail=f"could not be undone: {error}")
+            except TimeoutError:
+                why = f"no answer within {UNDO_TIMEOUT:.0f} s"
+            except Exception as error:
+                why = problem_of(error, "while it was undone").what
+            else:
+                why = ""
+            if why:
+                left.append(f"“{step.title}” could not be undone: {why}")
+                self._change(index, state=StepState.FAILED, detail=f"could not be undone: {why}")
             else:
                 state = StepState.FAILED if failed else StepState.UNDONE
                 self._change(index, state=state, progress=None, detail=reason if failed else "undone")
+        return tuple(left)
 
     def _reporter(self, index: int) -> Report:
         def tell(detail: str | None, progress: float | None) -> None:

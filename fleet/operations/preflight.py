@@ -7,7 +7,9 @@ worker program is started for a moment on its node's loopback, when commits do n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+import hashlib
+import json
+from collections.abc import Awaitable, Mapping, Sequence
 
 from fleet.config.schema import RpcMode
 from fleet.errors import FleetError, PlanRefused
@@ -19,6 +21,7 @@ from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
 from fleet.operations.hands import Hands, Known, node_of
 from fleet.planning.addresses import LOOPBACK, worker_address
 from fleet.planning.choose import Choice, WorkerChoice, choose, node_config
+from fleet.planning.shares import Room, expected_rooms, plan_shares
 from fleet.runtimes.binaries import build_label, same_build
 from fleet.runtimes.devices import list_devices
 from fleet.runtimes.rpc_server import worker_command
@@ -37,7 +40,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     """
     first = choose(hands.snapshot(), hands.config, wanted)
     names = {first.head.name, *(worker.node.name for worker in first.workers)}
-    await asyncio.gather(*(hands.reread(name) for name in names))
+    await _all(*(hands.reread(name) for name in sorted(names)))
     choice = choose(hands.snapshot(), hands.config, wanted)
     head = node_config(hands.config, choice.head)
     header_and_size, flags, devices = await _all(
@@ -47,6 +50,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     header, size = header_and_size
     arrangement = Arrangement(choice, head, header, size, tuple(seats), flags, None,
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
+    _check_fits(hands, arrangement)
     checks = [_check_head_port(hands, arrangement), *(_check_seat(hands, known, arrangement, seat) for seat in seats)]
     await _all(*checks)
     if seats:
@@ -75,7 +79,7 @@ async def _header(hands: Hands, choice: Choice) -> tuple[GgufHeader, int]:
     if first.split_count == 1:
         return first, first.file_size
     paths = shard_paths(choice.model.file, first.split_count)
-    rest = await asyncio.gather(*(_one_header(hands, choice, path) for path in paths[1:]))
+    rest = await _all(*(_one_header(hands, choice, path) for path in paths[1:]))
     whole = combined((first, *rest))
     return whole, whole.file_size
 
@@ -91,7 +95,8 @@ async def _one_header(hands: Hands, choice: Choice, path: str) -> GgufHeader:
     async def read(offset: int, length: int) -> bytes:
         return await transport.read_file(path, offset, length, timeout=HEADER_READ_TIMEOUT)
 
-    header = await read_header(read, int(found.text.strip() or 0), name=f"{path} on {node}")
+    size = found.text.split()[-1:] or ["0"]
+    header = await read_header(read, int(size[0]) if size[0].isdecimal() else 0, name=f"{path} on {node}")
     if header.n_layers == 0:
         raise PlanRefused(f"{path} on {node} holds no layers: it is no model that can be served.",
                           "Name the model's own file, not its projector or vocabulary.", code="no-layers")
@@ -139,31 +144,61 @@ async def _worker_spec(hands: Hands, known: Known, worker: WorkerChoice, bind: s
                              os=reading.os if reading else "Linux")
     return ServiceSpec(id=f"worker-{worker.config.port}", kind=ServiceKind.WORKER, argv=command.argv, env=command.env,
                        port=worker.config.port, bind=bind, build=build_label(binary), fleet=hands.config.fleet,
-                       log_limit=hands.config.log_limit)
+                       facts={"env": digest_of(command.env)}, log_limit=hands.config.log_limit)
+
+
+def digest_of(env: Mapping[str, str]) -> str:
+    """Equal for equal environments; what they hold may be secret, and is not told."""
+    return hashlib.sha256(json.dumps(sorted(env.items())).encode()).hexdigest()
 
 
 # ---------------------------------------------------------------------------------------------
 # Checks
 
 
+def _check_fits(hands: Hands, arrangement: Arrangement) -> None:
+    """Refuse what cannot fit, by what the probes saw: how it is dealt is decided when the workers have answered."""
+    split, gpu_layers = arrangement.choice.model.split, arrangement.choice.model.gpu_layers
+    if not arrangement.seats or gpu_layers == 0:
+        return
+    rooms = []
+    for seat in arrangement.seats:
+        node, config = seat.choice.node, node_config(hands.config, seat.choice.node)
+        here = [other for other in arrangement.seats if other.choice.node.name == node.name]
+        for name, free in expected_rooms(node, config.vram, seat.choice.config.devices, sharing=len(here)):
+            weight = split.get(node.name, 0.0 if split else None)
+            rooms.append(Room(name, node.name, seat.endpoint, free, weight))
+    rooms += [Room(device.name, arrangement.head_node, "", arrangement.head.vram.get(device.name, device.memory_free),
+                   split.get(arrangement.head_node, 0.0) if split else None) for device in arrangement.local_devices]
+    plan_shares(arrangement.header, rooms, gpu_layers=gpu_layers, head=arrangement.head_node)
+
+
 async def _check_head_port(hands: Hands, arrangement: Arrangement) -> None:
     node = node_of(hands, arrangement.head_node)
-    port = arrangement.head_config.port
-    _refuse_stranger(node, port, "the head", arrangement.head_service)
+    config = arrangement.head_config
+    _refuse_stranger(hands, node, config.port, config.bind, "the head", arrangement.head_service)
 
 
-def _refuse_stranger(node: Node, port: int, part: str, service: str) -> None:
-    """Refuse a port that somebody else listens on."""
-    reading = node.reading
-    listener = next((s for s in reading.sockets if s.listening and s.local_port == port), None) if reading else None
-    if listener is None:
-        return
+def _refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, service: str) -> None:
+    """Refuse a port that somebody else listens on, and a service of another fleet in the place of ours."""
     record = record_of(node, service)
-    if record is not None and record.alive:
-        return
-    owner = _owner(node, listener)
-    raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is taken by {owner}.",
-                      "End or adopt it there, or set another `port:` in fleet.yaml.", code="port-taken")
+    ours = record is not None and record.alive
+    if record is not None and ours and record.fleet not in ("", hands.config.fleet):
+        raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is in use by {record.id} of the fleet "
+                          f"“{record.fleet}”.", "Tear that one down, or set another `port:` in fleet.yaml.",
+                          code="other-fleet")
+    for listener in _in_the_way(node, port, bind):
+        if record is not None and ours and listener.pid in (None, record.pid):
+            continue
+        raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is taken by {_owner(node, listener)}.",
+                          "End or adopt it there, or set another `port:` in fleet.yaml.", code="port-taken")
+
+
+def _in_the_way(node: Node, port: int, bind: str) -> list[Socket]:
+    """Sockets that keep a service from listening on `bind`; one on another address does not."""
+    every = ("0.0.0.0", "::", "*", "")
+    return [s for s in (node.reading.sockets if node.reading else ()) if s.listening and s.local_port == port
+            and (s.local_host == bind or s.local_host in every or bind in every)]
 
 
 def _owner(node: Node, listener: Socket) -> str:
@@ -183,7 +218,7 @@ async def _check_seat(hands: Hands, known: Known, arrangement: Arrangement, seat
     worker, node = seat.choice, node_of(hands, seat.choice.node.name)
     sockets = node.reading.sockets if node.reading else ()
     if seat.spec is not None:
-        _refuse_stranger(node, worker.config.port, "a worker", seat.service)
+        _refuse_stranger(hands, node, worker.config.port, seat.bind, "a worker", seat.service)
         await _check_build(hands, known, arrangement.choice, worker)
     elif not any(s.listening and s.local_port == worker.config.port for s in sockets):
         raise PlanRefused(f"Nothing listens on {node.name}, port {worker.config.port}: the worker there is dead.",

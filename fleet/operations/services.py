@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from fleet.errors import FleetError, OperationFailed, PlanRefused, ServiceError
+from fleet.errors import PlanRefused, PortTaken, ServiceError
 from fleet.events import AdoptProcess, EndProcess, RestartService, StartService, StopService
 from fleet.model import ServiceKind, ServiceRecord
 from fleet.nodes.supervisor import ServiceSpec
+from fleet.operations.adoption import facts_of_adopted
+from fleet.operations.deaths import start
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Plan, Report, Step
 
-STOP_TIMEOUT = 30.0    # seconds: TERM, 3 s, TERM, 3 s, KILL, and a slow link
+RUNNING = "running"    # code of the supervisor's error for a service that runs already
 WORDS = {ServiceKind.WORKER: "worker", ServiceKind.COORDINATOR: "head", ServiceKind.RELAY: "relay",
          ServiceKind.PROXY: "proxy", ServiceKind.SEEDER: "seeder"}
 
@@ -34,14 +34,18 @@ def find_record(hands: Hands, node: str, service: str) -> ServiceRecord:
 
 
 class StopRecorded(Step):
-    """End a service and clean its pid file; its undo starts it again as it was."""
+    """End a service and clean its pid file; its undo starts it again as it was.
 
-    def __init__(self, hands: Hands, node: str, record: ServiceRecord) -> None:
+    With `keep` the pid file stays: a person who stops one service may want to start it again.
+    """
+
+    def __init__(self, hands: Hands, node: str, record: ServiceRecord, *, keep: bool = False) -> None:
         self.title = f"Stop {WORDS[record.kind]} on {node}, port {record.port}"
         self.node = node
         self.record = record
         self.spec: ServiceSpec | None = None      # what it was started from, once it is known
         self._hands = hands
+        self._keep = keep
 
     async def do(self, report: Report) -> None:
         supervisor = self._hands.supervisor(self.node)
@@ -52,54 +56,83 @@ class StopRecorded(Step):
         outcome = await supervisor.stop(self.record.id, on_phase=report)
         if outcome.port_free is False:
             report(f"port {self.record.port} is now held by {outcome.port_owner or 'somebody else'}")
-        await supervisor.forget(self.record.id)
+        if not self._keep:
+            await supervisor.forget(self.record.id)
         await self._hands.reread(self.node)
 
     async def undo(self, report: Report) -> None:
-        if self.record.alive and self.spec is not None:
-            report("starting it again")
-            await self._hands.supervisor(self.node).start(self.spec, on_note=report)
-            await self._hands.reread(self.node)
+        if not self.record.alive or self.spec is None:
+            return
+        report("starting it again")
+        try:
+            await start(self._hands, self.node, self.spec, report)
+        except ServiceError as error:
+            if error.code != RUNNING:             # it did not get as far as ending it
+                raise
+        await self._hands.reread(self.node)
 
 
-class StartRecorded(Step):
-    """Start a service; its undo ends it."""
+class Start(Step):
+    """Start a service; its undo ends it, unless what runs there is not what was started here."""
 
-    def __init__(self, hands: Hands, node: str, spec: ServiceSpec) -> None:
-        self.title = f"Start {WORDS[spec.kind]} on {node}, port {spec.port}"
+    begun = False
+
+    def __init__(self, hands: Hands, node: str) -> None:
         self.node = node
-        self.spec = spec
         self._hands = hands
 
-    async def do(self, report: Report) -> None:
-        record = await self._hands.supervisor(self.node).start(self.spec, on_note=report)
+    async def start(self, spec: ServiceSpec, report: Report) -> ServiceRecord:
+        """Start `spec`, and remember whether there is anything to undo."""
+        self.begun = True
+        try:
+            record = await start(self._hands, self.node, spec, report)
+        except PortTaken:
+            raise
+        except ServiceError as error:
+            self.begun = error.code not in (RUNNING, "busy")     # somebody else's: not ours to end
+            raise
         report(f"pid {record.pid}")
         await self._hands.reread(self.node)
+        return record
+
+    async def end(self, service: str, report: Report) -> None:
+        """Undo `start`."""
+        if self.begun:
+            await stop_quietly(self._hands, self.node, service, report)
+
+
+class StartRecorded(Start):
+    """Start a service from its spec."""
+
+    def __init__(self, hands: Hands, node: str, spec: ServiceSpec) -> None:
+        super().__init__(hands, node)
+        self.title = f"Start {WORDS[spec.kind]} on {node}, port {spec.port}"
+        self.spec = spec
+
+    async def do(self, report: Report) -> None:
+        await self.start(self.spec, report)
 
     async def undo(self, report: Report) -> None:
-        await stop_quietly(self._hands, self.node, self.spec.id, report)
+        await self.end(self.spec.id, report)
 
 
-class StartAgain(Step):
+class StartAgain(Start):
     """Start a service as it was: from its pid file, or from what a stop before it remembered."""
 
     def __init__(self, hands: Hands, node: str, record: ServiceRecord, after: StopRecorded | None = None) -> None:
+        super().__init__(hands, node)
         self.title = f"Start {WORDS[record.kind]} on {node}, port {record.port}"
-        self.node = node
-        self._hands, self._record, self._after = hands, record, after
+        self._record, self._after = record, after
 
     async def do(self, report: Report) -> None:
-        supervisor = self._hands.supervisor(self.node)
-        spec = self._after.spec if self._after else await supervisor.spec(self._record.id)
+        spec = self._after.spec if self._after else await self._hands.supervisor(self.node).spec(self._record.id)
         if spec is None:
             raise ServiceError(f"How {self._record.id} on {self.node} was started is not known any more.",
                                "Bring the model up again instead.")
-        record = await supervisor.start(spec, on_note=report)
-        report(f"pid {record.pid}")
-        await self._hands.reread(self.node)
+        await self.start(spec, report)
 
     async def undo(self, report: Report) -> None:
-        await stop_quietly(self._hands, self.node, self._record.id, report)
+        await self.end(self._record.id, report)
 
 
 async def stop_quietly(hands: Hands, node: str, service: str, report: Report) -> None:
@@ -137,8 +170,12 @@ class Adopt(Step):
         if foreign is None or foreign.kind is None or foreign.port is None:
             raise ServiceError(f"pid {self._command.pid} on {self.node} is no llama.cpp server that listens any more.",
                                "Look at the node again.")
-        record = await self._hands.supervisor(self.node).adopt(
+        supervisor = self._hands.supervisor(self.node)
+        record = await supervisor.adopt(
             foreign.process, foreign.kind, foreign.port, foreign.bind, self._hands.config.fleet)
+        facts = facts_of_adopted(record, self.node, self._hands.snapshot().nodes)
+        if facts is not None:
+            await supervisor.annotate(record.id, facts.to_json())
         report(f"now {record.id}")
         await self._hands.reread(self.node)
 
@@ -147,10 +184,12 @@ def plan_service(hands: Hands, command: StartService | StopService | RestartServ
     """Start, stop or restart one service as it was."""
     record = find_record(hands, command.node, command.service)
     word = WORDS[record.kind]
-    stop = StopRecorded(hands, command.node, record)
+    stop = StopRecorded(hands, command.node, record, keep=isinstance(command, StopService))
     remarks = _remarks(hands, command.node, record) if record.alive else ()
     match command:
         case StopService():
+            if not record.alive:
+                return Plan("stop", f"{record.id} on {command.node} has ended already", (), command.node)
             steps: tuple[Step, ...] = (stop,)
             return Plan("stop", f"Stop {word} {record.id} on {command.node}", steps, command.node, remarks)
         case StartService():
@@ -175,61 +214,22 @@ def _remarks(hands: Hands, node: str, record: ServiceRecord) -> tuple[str, ...]:
 
 
 def plan_process(hands: Hands, command: AdoptProcess | EndProcess) -> Plan:
-    """Adopt or end a process that is not ours."""
+    """Adopt or end a process that is not ours.
+
+    Raises:
+        PlanRefused: there is no such node or process.
+    """
+    node = hands.snapshot().nodes.get(command.node)
+    if node is None:
+        raise PlanRefused(f"No node is called {command.node}.", "`quarterdeck nodes` lists them.")
+    foreign = next((f for f in node.foreign if f.process.pid == command.pid
+                    and f.process.start_time == command.start_time), None)
     if isinstance(command, AdoptProcess):
+        if foreign is None or foreign.kind is None or foreign.port is None:
+            raise PlanRefused(f"pid {command.pid} on {command.node} is no llama.cpp server that listens.",
+                              "Look at the node again.", code="not-adoptable")
         step: Step = Adopt(hands, command)
         return Plan("adopt", step.title, (step,), command.node)
-    node = hands.snapshot().nodes.get(command.node)
-    foreign = next((f for f in (node.foreign if node else ()) if f.process.pid == command.pid), None)
     what = foreign.process.argv[0].rpartition("/")[2] if foreign and foreign.process.argv else "process"
     step = EndForeign(hands, command.node, command.pid, command.start_time, what)
     return Plan("end", step.title, (step,), command.node)
-
-
-def plan_tear_down(hands: Hands) -> Plan:
-    """End every service of this fleet: heads first, since a worker that dies under its head takes it along."""
-    order = (ServiceKind.PROXY, ServiceKind.COORDINATOR, ServiceKind.RELAY, ServiceKind.WORKER, ServiceKind.SEEDER)
-    found = [(node.name, record) for node in hands.snapshot().nodes.values() if node.reading
-             for record in node.reading.services if record.fleet in ("", hands.config.fleet)]
-    if not found:
-        return Plan("down", "Nothing of ours runs", remarks=_unseen(hands))
-    found.sort(key=lambda pair: order.index(pair[1].kind))
-    stops = tuple(StopIfReachable(hands, node, record) for node, record in found)
-    title = f"Tear down {len(stops)} service{'s' if len(stops) != 1 else ''}"
-    return Plan("down", title, (*stops, NothingLeft(stops)), remarks=_unseen(hands))
-
-
-class StopIfReachable(StopRecorded):
-    """One stop of a tear-down: a node that is lost meanwhile does not keep the others up."""
-
-    undo = Step.undo
-    left_behind = ""
-
-    async def do(self, report: Report) -> None:
-        try:
-            async with asyncio.timeout(STOP_TIMEOUT):
-                await super().do(report)
-        except (FleetError, TimeoutError) as error:
-            self.left_behind = str(error) or f"no answer within {STOP_TIMEOUT:.0f} s"
-            report(f"left behind: {self.left_behind}")
-
-
-class NothingLeft(Step):
-    """Says at the end what could not be ended, so that a tear-down that was not whole is no success."""
-
-    title = "See that nothing is left"
-
-    def __init__(self, stops: tuple[StopIfReachable, ...]) -> None:
-        self._stops = stops
-
-    async def do(self, report: Report) -> None:
-        left = [f"{stop.record.id} on {stop.node} ({stop.left_behind})" for stop in self._stops if stop.left_behind]
-        if left:
-            raise OperationFailed(f"Not ended: {'; '.join(left)}.",
-                                  "Run `quarterdeck down` again when it can be reached.")
-
-
-def _unseen(hands: Hands) -> tuple[str, ...]:
-    """Nodes whose services cannot be seen now, and so are not ended."""
-    return tuple(f"{node.name} is {node.state.value}: what may run there is not ended."
-                 for node in hands.snapshot().nodes.values() if node.configured and node.reading is None)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 
-from fleet.errors import FleetError, NodeError, OperationFailed, StartFailed
+from fleet.errors import NodeError, OperationFailed, StartFailed
 from fleet.nodes.transport import ByteStream
 from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.deaths import raise_if_dead
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
-from fleet.operations.preflight import record_of
-from fleet.runtimes.death import cause_of_death
 from fleet.runtimes.rpc_wire import WorkerAnswer, WorkerStatus, ask_worker, compatible, occupant
 
 ANSWER_WITHIN = 30.0     # seconds: a GPU worker initialises its driver before it listens
 FREE_WITHIN = 15.0       # seconds for the slot of a worker to become free after its head has ended
 LOOK_EVERY = 0.25
 WIRE_TIMEOUT = 5.0
-LOG_TAIL = 8192
 
 
 class WorkerAnswers(Step):
@@ -84,32 +82,3 @@ class WorkerAnswers(Step):
         if self._seat.spec is None:
             return
         await raise_if_dead(self._hands, self.node, self._seat.service)
-
-
-async def raise_if_dead(hands: Hands, node: str, service: str) -> None:
-    """Say why a service ended, if it has.
-
-    Raises:
-        StartFailed: it has ended; with exit status, likely cause and the last lines of its log.
-    """
-    supervisor = hands.supervisor(node)
-    record = next((r for r in await supervisor.records() if r.id == service), None)
-    if record is not None and record.alive:
-        return
-    tail = await last_log(hands, node, service)
-    if record is None:
-        record = record_of(node_of(hands, node), service)
-    if record is None:
-        raise StartFailed(f"{service} on {node} is gone, and so is its pid file.", "Somebody ended it meanwhile?")
-    problem = cause_of_death(record.kind, record.exit_status, tail)
-    lines = [line for line in tail.strip().splitlines() if line.strip()][-3:]
-    said = f" Its last lines: {' / '.join(line.strip()[:160] for line in lines)}" if lines else ""
-    raise StartFailed(f"{service} on {node} ended. {problem.what}{said}", problem.remedy, code=problem.code)
-
-
-async def last_log(hands: Hands, node: str, service: str) -> str:
-    """The end of a service's log, or "" where it cannot be read."""
-    try:
-        return (await hands.supervisor(node).read_log(service, limit=LOG_TAIL)).text
-    except FleetError:
-        return ""

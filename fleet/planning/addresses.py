@@ -22,6 +22,10 @@ def worker_address(worker: Node, head: Node, wished: str = "") -> str:
         PlanRefused: there is none.
     """
     if wished:
+        if not _is_ipv4(wished):
+            raise PlanRefused(f"{wished}, the `rpc_address:` of {worker.name}, is no IPv4 address; llama.cpp's RPC "
+                              "listens on no other.", "Give the IPv4 address itself, or use `rpc: tunnel`.",
+                              code="no-ipv4")
         return wished
     if worker.name == head.name:
         return LOOPBACK
@@ -39,7 +43,7 @@ def worker_address(worker: Node, head: Node, wished: str = "") -> str:
     if _is_ipv4(in_use) and not IPv4Address(in_use).is_loopback:
         return in_use
     raise PlanRefused(f"{worker.name} has no IPv4 address that {head.name} could dial; llama.cpp's RPC takes no other.",
-                      f"Name one with `rpc_address:` of {worker.name}, or use `rpc: tunnel`.")
+                      f"Name one with `rpc_address:` of {worker.name}, or use `rpc: tunnel`.", code="no-ipv4")
 
 
 def _addresses(node: Node) -> list[tuple[IPv4Interface, LinkKind]]:

@@ -16,6 +16,7 @@ from fleet.planning.split import fractions, layer_map, layers_by_weight
 
 RESERVE = 256 * 1024 * 1024   # bytes a device keeps free: compute buffers and the driver (gemma-3-270m took 62 MiB)
 GIB = 1024 ** 3
+UNKNOWN_ROOM = 1 << 50        # bytes: where nothing is known of a device, only the worker itself can refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,32 @@ def worker_room(node: Node, vram: Mapping[str, int], devices: Sequence[str], *, 
         available = node.reading.memory.available if node.reading else None
         return (told_free if available is None else min(told_free, available)) // max(1, sharing)
     return told_free
+
+
+def expected_rooms(node: Node, vram: Mapping[str, int], devices: Sequence[str], *,
+                   sharing: int) -> list[tuple[str, int]]:
+    """The devices that a worker of `node` will most likely offer, and bytes that each can take at best.
+
+    What services of ours hold there now counts as free: it may be theirs again. A plan that does not fit even so
+    cannot work.
+    """
+    gpus = {device.name: device for device in _gpus(node)}
+    names = tuple(devices) or tuple(gpus) or ("CPU",)
+    held = 0
+    if node.reading is not None:
+        pids = {record.pid for record in node.reading.services if record.alive}
+        held = sum(process.rss for process in node.reading.processes if process.pid in pids)
+    found = []
+    for name in names:
+        if name in vram:
+            found.append((name, vram[name]))
+        elif name in gpus and (size := gpus[name].memory_total if held else gpus[name].memory_free) is not None:
+            found.append((name, size))
+        elif node.reading is not None and (free := node.reading.memory.available) is not None:
+            found.append((name, (free + held) // max(1, sharing)))
+        else:
+            found.append((name, UNKNOWN_ROOM))
+    return found
 
 
 def _gpus(node: Node) -> list[Device]:

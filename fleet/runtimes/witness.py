@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
 from fleet.config.schema import FleetConfig
-from fleet.errors import FleetError
+from fleet.errors import FleetError, ServiceError
 from fleet.facts import head_facts
 from fleet.judge import Evidence, HeadEvidence, Key, key_of
-from fleet.model import Node, Placement, Problem, ServiceKind, ServiceRecord, ServiceState, Snapshot
+from fleet.model import Placement, Problem, ServiceKind, ServiceRecord, ServiceState, Snapshot
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.runtimes.death import cause_of_death
@@ -35,7 +35,8 @@ class Witness:
         self._on_news = on_news
         self._heads: dict[Key, HeadEvidence] = {}
         self._deaths: dict[Key, Problem] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}      # that follow heads
+        self._autopsies: dict[Key, tuple[int | None, asyncio.Task[None]]] = {}   # with the exit status known then
 
     @property
     def evidence(self) -> Evidence:
@@ -49,30 +50,46 @@ class Witness:
             return
         for record in node.reading.services:
             key = key_of(name, record)
-            if key in self._tasks and not self._tasks[key].done():
-                continue
-            if record.alive and record.kind is ServiceKind.COORDINATOR and not record.stopping:
+            lives = record.alive and not record.stopping
+            if record.kind is ServiceKind.COORDINATOR and lives and self._is_over(self._tasks.get(key)):
                 self._tasks[key] = asyncio.ensure_future(self._follow(key, record))
-            elif not record.alive and not record.stopping and key not in self._deaths:
-                self._tasks[key] = asyncio.ensure_future(self._autopsy(key, record))
-        self._forget(name, node)
+            if not record.alive and not record.stopping:
+                status, task = self._autopsies.get(key, (None, None))
+                # the exit status can come a moment after the end: what is known by then counts
+                if task is None or (status is None and record.exit_status is not None):
+                    self._autopsies[key] = record.exit_status, asyncio.ensure_future(self._autopsy(key, record))
+        self._drop(name, {key_of(name, record): record for record in node.reading.services})
+
+    def forget(self, name: str) -> None:
+        """A node is no longer part of the fleet."""
+        self._drop(name, {})
 
     async def close(self) -> None:
         """Stop following."""
-        for task in self._tasks.values():
+        tasks = [*self._tasks.values(), *(task for _, task in self._autopsies.values())]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _forget(self, name: str, node: Node) -> None:
-        """Drop what is known of services that are gone, and stop following heads that ended."""
-        records = {key_of(name, record): record for record in (node.reading.services if node.reading else ())}
+    @staticmethod
+    def _is_over(task: asyncio.Task[None] | None) -> bool:
+        """Whether nobody follows; what a follower stumbled over is looked at, so that asyncio does not complain."""
+        if task is None or not task.done():
+            return task is None
+        if not task.cancelled():
+            task.exception()
+        return True
+
+    def _drop(self, name: str, records: Mapping[Key, ServiceRecord]) -> None:
+        """Stop following heads that ended, and drop what is known of services that are gone."""
         for key in [key for key in self._tasks if key[0] == name]:
             record = records.get(key)
-            if record is None or (not record.alive and key in self._heads):
+            if record is None or not record.alive:
+                self._tasks.pop(key).cancel()
                 self._heads.pop(key, None)
-                if record is None:
-                    self._deaths.pop(key, None)
-                    self._tasks.pop(key).cancel()
+        for key in [key for key in self._autopsies if key[0] == name and key not in records]:
+            self._autopsies.pop(key)[1].cancel()
+            self._deaths.pop(key, None)
 
     async def _autopsy(self, key: Key, record: ServiceRecord) -> None:
         """Why a service ended, by its exit status and the end of its log."""
@@ -140,9 +157,12 @@ class _Head:
             await self._read_log()
             client = await self._client()
             health = await client.health()
-            busy, total = await self._slots(client) if health is HeadHealth.READY else (None, None)
         except FleetError:
             return None
+        try:
+            busy, total = await self._slots(client) if health is HeadHealth.READY else (None, None)
+        except FleetError:
+            busy, total = None, None      # it answers, and tells us nothing of its slots: a key that we do not have
         state = STATES[health]
         if health is HeadHealth.READY:
             self._answered_at = now
@@ -164,7 +184,7 @@ class _Head:
         if self._kept is None or self._kept[0] is not transport:
             await self.close()
             self._kept = transport, HeadClient(transport, self._record.bind, self._record.port,
-                                               api_key_file=head_facts(self._record.facts).api_key_file)
+                                               api_key_file=head_facts(self._facts()).api_key_file)
         return self._kept[1]
 
     async def close(self) -> None:
@@ -177,14 +197,24 @@ class _Head:
         """Until it is loaded; what comes after tells nothing of the placement."""
         if self._answered_at is not None:
             return
-        chunk = await self._context.supervisor(self._node).read_log(self._record.id, self._offset, LOG_STEP)
+        try:
+            chunk = await self._context.supervisor(self._node).read_log(self._record.id, self._offset, LOG_STEP)
+        except ServiceError:
+            return                        # one that was adopted may have no log
         if chunk.rotated:
             self._log = HeadLog()
         self._log.feed(chunk.text)
         self._offset = chunk.offset
 
+    def _facts(self) -> Mapping[str, object]:
+        """As last read: those of an adopted head are written a moment after its pid file."""
+        node = self._context.snapshot().nodes.get(self._node)
+        records = node.reading.services if node and node.reading else ()
+        same = next((r for r in records if (r.id, r.pid) == (self._record.id, self._record.pid)), self._record)
+        return same.facts
+
     def _placement(self) -> Placement:
-        facts = head_facts(self._record.facts)
+        facts = head_facts(self._facts())
         real = real_shares(self._log, {worker.endpoint: worker.node for worker in facts.workers}, self._node)
         return judge_placement(facts.planned, real) if real else Placement(facts.planned)
 
