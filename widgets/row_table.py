@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.css.scalar import Unit
 from textual.geometry import Size
 from textual.message import Message
 from textual.strip import Strip
@@ -152,8 +153,11 @@ class RowTable(ToneView, can_focus=True):
             self.refresh(layout=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
-        """For `height: auto`."""
-        return self._height
+        """For `height: auto`; a box around it takes no note of a greatest height of ours, so that is kept here."""
+        most = self.styles.max_height
+        if most is None or most.unit not in (Unit.CELLS, Unit.VIEW_HEIGHT):
+            return self._height
+        return min(self._height, int(most.resolve(container, viewport)))
 
     def _repaint_changes(self, before: tuple[Row, ...]) -> None:
         top = self.scroll_offset.y

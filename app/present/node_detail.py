@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from app.present.nodes import kind_of, short_label
-from app.present.services import doing
+from app.present.services import doing, holders
 from app.present.units import (
     UNKNOWN,
     age,
@@ -45,7 +47,7 @@ def detail(snapshot: Snapshot, node: Node, now: float) -> tuple[Entry, ...]:
         live = is_live(now, node.read_at, snapshot.refresh)
         old = "" if live else f"as read {age(now, node.read_at, snapshot.refresh)} ago"
         out += _machine(node, node.reading, old)
-        out += _running(node)
+        out += _running(node, holders(snapshot))
         out += _software(node.reading)
     out += _history(snapshot, node, now)
     return tuple(out)
@@ -165,13 +167,13 @@ def _device(device: Device) -> list[Entry]:
     return out
 
 
-def _running(node: Node) -> list[Entry]:
+def _running(node: Node, names: Mapping[str, str]) -> list[Entry]:
     if not node.services and not node.foreign:
         return []
     out: list[Entry] = [Paragraph(), Heading("services")]
     for service in node.services:
         sign = SERVICE_SIGNS[service.state]
-        cell = doing(service)
+        cell = doing(service, names)
         words = plain(cell.figures if isinstance(cell, Meter) else cell)
         out.append(Cut(line(*sign.line, f"  {service.record.id}", Span(f"  {words}".rstrip(), Tone.MUTED))))
     for foreign in node.foreign:

@@ -48,9 +48,8 @@ class FleetScreen(CockpitScreen):
         left, right = status.head(None)
         yield StatusLine(left, right, id="head")
         with Container(id="body"):
-            with Vertical(id="machines"):
-                yield PanelTitle("nodes", id="nodes-title")
-                yield RowTable(nodes.COLUMNS, empty=nodes.READING, id="nodes")
+            yield PanelTitle("nodes", id="nodes-title")
+            yield RowTable(nodes.COLUMNS, empty=nodes.READING, id="nodes")
             with Horizontal(id="lower"):
                 with Vertical(id="running"):
                     yield PanelTitle("services", id="services-title")

@@ -97,6 +97,21 @@ async def test_the_first_frame_stands_before_there_is_an_engine() -> None:
         assert "atlas" in text_of(app)
 
 
+@pytest.mark.parametrize("size", [WIDE, NARROW, (120, 24), (80, 50), (200, 60)])
+async def test_the_cursor_is_seen_in_every_list_however_long(size: tuple[int, int]) -> None:
+    snapshot = fleets.thirty()
+    nodes = {name: replace(each, services=(fleets.service(name, fleets.ServiceKind.WORKER, 50052),))
+             for name, each in snapshot.nodes.items()}
+    async with cockpit(replace(snapshot, nodes=nodes), size) as (_, app, pilot):
+        await pilot.press("end")
+        await pilot.pause()
+        assert any(line.startswith("▌ ● up") and "node30" in line for line in text_of(app).splitlines())
+        await pilot.press("tab", "end")
+        await pilot.pause()
+        assert any(line.startswith("▌ ● ready") and "node30" in line for line in text_of(app).splitlines())
+        assert "node30  worker-50052 ──" in text_of(app)
+
+
 # -- moving about ------------------------------------------------------------------------------
 
 
