@@ -31,7 +31,8 @@ class ScriptedEngine:
     """Shows `snapshot`; each submitted command runs the next script of `scripts`."""
 
     def __init__(self, snapshot: Snapshot | None = None, scripts: Sequence[Script] = (), *,
-                 plan: Operation | None = None, log: Sequence[str] = (), reloads: Sequence[Sequence[str]] = ()) -> None:
+                 plan: Operation | None = None, log: Sequence[str] = (), reloads: Sequence[Sequence[str]] = (),
+                 client: object = None) -> None:
         self.latest = snapshot or Snapshot()
         self.config = FleetConfig()
         self.version = 0
@@ -43,6 +44,7 @@ class ScriptedEngine:
         self._plan = plan
         self._log = log
         self._reloads = list(reloads)
+        self._client = client
         self._news = asyncio.Event()
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -108,8 +110,8 @@ class ScriptedEngine:
         for line in self._log[-tail:]:
             yield line
 
-    def head_client(self) -> None:
-        return None
+    def head_client(self) -> object:
+        return self._client
 
 
 def ends(state: OperationState, *steps: StepRecord, **more: object) -> Script:
