@@ -51,7 +51,7 @@ qd_tool() {
     qd_out=$(
         { qd_bounded "$qd_limit" "$@" 2>&1; printf '\n@status %s\n' "$?"; } | {
             head -c "$qd_bytes"
-            cat >/dev/null
+            if IFS= read -r qd_line; then cat >/dev/null; fi
         }
     )
     qd_mark "$qd_section"

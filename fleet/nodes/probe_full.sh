@@ -8,13 +8,18 @@ qd_identity_sections() {
     id -un
     qd_mark release
     if [ -r /etc/os-release ]; then
-        grep -E '^PRETTY_NAME=' /etc/os-release | head -c 512
+        qd_count=0
+        while [ "$qd_count" -lt 100 ] && IFS= read -r qd_line; do
+            qd_count=$((qd_count + 1))
+            case $qd_line in PRETTY_NAME=*) printf '%.512s\n' "$qd_line" ;; esac
+        done </etc/os-release
     elif qd_have sw_vers; then
         sw_vers -productVersion
     fi
     qd_mark machine-id
     if [ -r /etc/machine-id ]; then
-        head -c 256 /etc/machine-id
+        IFS= read -r qd_line </etc/machine-id || :
+        printf '%.256s\n' "$qd_line"
     elif qd_have ioreg; then
         ioreg -rd1 -c IOPlatformExpertDevice | grep IOPlatformUUID | head -c 256
     fi
@@ -25,9 +30,11 @@ qd_identity_sections() {
     fi
     if [ "$qd_system" = linux ]; then
         qd_mark cpuinfo
-        sed -n -e '1,/^$/p' -e '/^Hardware/p' -e '/^Model/p' -e '/^CPU part/p' /proc/cpuinfo | head -c 16384
+        sed -n -e '1,/^$/p' -e '/^Hardware/p' -e '/^Model/p' -e '/^CPU part/p' /proc/cpuinfo
         qd_mark siblings
-        cat /sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list 2>/dev/null | head -c 16384
+        for qd_file in /sys/devices/system/cpu/cpu[0-9]*/topology/thread_siblings_list; do
+            [ ! -r "$qd_file" ] || { IFS= read -r qd_value <"$qd_file" && printf '%s\n' "$qd_value"; } 2>/dev/null
+        done
         qd_mark nproc
         if qd_have nproc; then nproc; fi
         qd_mark interfaces
@@ -49,14 +56,14 @@ qd_identity_sections() {
         done
         qd_text=''
         if qd_have ip; then
-            qd_text=$(ip -j address 2>/dev/null | head -c 262144)
+            qd_text=$(ip -j address 2>/dev/null)
             case $qd_text in
             '['*) qd_mark ip-json ;;
             *) qd_text=$(ip -o address 2>/dev/null | head -c 131072) && qd_mark ip-lines ;;
             esac
         fi
         if [ -n "$qd_text" ]; then
-            printf '%s\n' "$qd_text"
+            printf '%.262144s\n' "$qd_text"
         elif qd_have ifconfig; then
             qd_mark ifconfig
             ifconfig -a | head -c 131072
@@ -135,12 +142,12 @@ qd_files() {
     qd_mark folders
     printf '%s\n@status %s\n' "$qd_text" "$qd_status"
     IFS=$qd_nl
-    # shellcheck disable=SC2046
-    set -- $(printf '%s\n' "$qd_text" | sed 's/^. //')
+    set --
+    for qd_row in $qd_text; do set -- "$@" "${qd_row#??}"; done
     IFS=$qd_ifs
     set +f
     qd_mark disks
-    if [ -n "$qd_above" ]; then qd_bounded 3 df -Pk "$qd_above" "$@" 2>/dev/null | head -c 32768; fi
+    if [ -n "$qd_above" ]; then qd_bounded 3 df -Pk "$qd_above" "$@" 2>/dev/null; fi
     qd_mark disk-folders
     [ -z "$qd_above" ] || printf '%s\n' "$qd_above" "$@"
     qd_mark models
@@ -200,7 +207,12 @@ qd_programs() {
         qd_tool login 3 8192 "${SHELL:-/bin/sh}" -lc 'command -v llama-server'
         IFS=$qd_nl
         # Noise of rc files comes first: the last line that is a path counts.
-        qd_path=$(printf '%s\n' "$qd_out" | sed -n '/^\/.*\/llama-server$/p' | tail -n 1)
+        qd_path=''
+        set -f
+        for qd_row in $qd_out; do
+            case $qd_row in /*/llama-server) qd_path=$qd_row ;; esac
+        done
+        set +f
         [ -z "$qd_path" ] || qd_look_in "${qd_path%/*}"
     fi
     for qd_arg; do
@@ -274,7 +286,8 @@ qd_devices() {
 }
 
 qd_search_sections() {
-    if stat -c %s / >/dev/null 2>&1; then
+    # On Linux there is none that does it otherwise; a Mac may have either.
+    if [ "$qd_system" = linux ] || stat -c %s / >/dev/null 2>&1; then
         qd_stat_option=-c qd_stat_format='%s %Y %n' qd_stat_inode='%s %Y %d:%i %n'
     else
         qd_stat_option=-f qd_stat_format='%z %m %N' qd_stat_inode='%z %m %d:%i %N'
