@@ -126,8 +126,8 @@ def _machine(node: Node, reading: NodeReading, old: str) -> list[Entry]:
     out += [entry for device in reading.devices if device.kind is not DeviceKind.CPU for entry in _device(device)]
     for disk in reading.disks:
         low = "" if disk.writable else ", not writable"
-        free = f"{size(disk.free)} free{low}"
-        out.append(Fact("disk", line(Span(f"{disk.path}  "), Span(free, Tone.MUTED if disk.writable else Tone.WARN))))
+        tone = Tone.PLAIN if disk.writable else Tone.WARN
+        out.append(Fact("disk", line(Span(f"{size(disk.free)} free{low}  {disk.path}", tone)), Keep.BOTH))
     for interface in reading.interfaces:
         if interface.addresses and LINK_WORDS[interface.kind] not in ("loopback", "container"):
             about = " ".join(part for part in (LINK_WORDS[interface.kind], speed(interface.speed),

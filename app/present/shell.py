@@ -1,25 +1,34 @@
-"""The shell command that shows or does the same as the screen."""
+"""The shell command that shows or does the same as the screen.
+
+It is pasted into a shell, and parts of it come from nodes: quoting keeps a part in one word, but not from being read
+as an option, and not from a terminal that obeys what is pasted. So a user has to look like one, and control
+characters are written out.
+"""
 
 from __future__ import annotations
 
+import re
 import shlex
 
 from app.present.services import Selected
 from fleet.model import DeploymentState, Node, Snapshot
+from fleet.text import visible
+
+_USER = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.$-]{0,63}")
 
 
 def command_for(snapshot: Snapshot, panel: str, node: Node | None, selected: Selected | None) -> str:
     """For a service its log, for a node a way into it, for the model a chat with it (or how to bring it up)."""
     if panel == "services" and selected is not None:
         if selected.service is not None:
-            return shlex.join(("quarterdeck", "logs", selected.node, selected.service.record.id))
+            return _own("logs", selected.node, selected.service.record.id)
         if selected.foreign is not None:
             return _into(snapshot.nodes.get(selected.node), "ps", "-fp", str(selected.foreign.process.pid))
     if panel == "placement":
         deployment = snapshot.deployment
         if deployment.state in (DeploymentState.SERVING, DeploymentState.DEGRADED):
-            return shlex.join(("quarterdeck", "chat", "Hello"))
-        return shlex.join(("quarterdeck", "up", *((deployment.model,) if deployment.model else ())))
+            return _own("chat", "Hello")
+        return _own("up", *((deployment.model,) if deployment.model else ()))
     return _into(node)
 
 
@@ -29,6 +38,12 @@ def _into(node: Node | None, *command: str) -> str:
         return shlex.join(command) or "quarterdeck nodes"
     if node.local or node.address is None:
         return shlex.join(command) or "quarterdeck nodes"
-    user = f"{node.reading.user}@" if node.reading and node.reading.user else ""
+    user = f"{node.reading.user}@" if node.reading and _USER.fullmatch(node.reading.user) else ""
     port = ("-p", str(node.address.port)) if node.address.port != 22 else ()
-    return shlex.join(("ssh", *port, f"{user}{node.address.host}", *command))
+    return shlex.join(("ssh", *port, "--", f"{user}{visible(node.address.host)}", *command))
+
+
+def _own(verb: str, *words: str) -> str:
+    """A command of ours; a name that begins with a dash is told apart from an option."""
+    dashes = ("--",) if any(word.startswith("-") for word in words) else ()
+    return shlex.join(("quarterdeck", verb, *dashes, *map(visible, words)))

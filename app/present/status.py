@@ -150,7 +150,7 @@ def _notices(snapshot: Snapshot, number: int) -> list[Entry]:
     for notice in list(reversed(snapshot.notices))[:number]:
         sign = SEVERITY_SIGNS[notice.severity]
         at = time.strftime("%H:%M:%S", time.localtime(notice.at_epoch))
-        where = f"{notice.node}  " if notice.node else ""
+        where = f"{notice.node}  " if notice.node and notice.node not in notice.text else ""
         tone = Tone.PLAIN if notice.severity is Severity.INFO else sign.tone
         out.append(Paragraph(line(Span(f"  {at}  ", Tone.MUTED), Span(f"{sign.glyph} ", sign.tone),
                                   Span(where, Tone.STRONG), Span(notice.text, tone)), 14))
