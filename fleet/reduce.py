@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from fleet.events import (
@@ -67,10 +68,17 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
 
 
 def _with_node(state: Snapshot, node: Node) -> Snapshot:
-    """The state with one node put in; nodes stay sorted: this machine first, then by name."""
+    """The state with one node put in; nodes stay sorted: this machine first, then by name, 2 before 10."""
+    before = state.nodes.get(node.name)
     nodes = {**state.nodes, node.name: node}
-    order = sorted(nodes.values(), key=lambda n: (not n.local, n.name))
-    return replace(state, nodes={n.name: n for n in order})
+    if before is None or before.local is not node.local:     # else it keeps its place: nearly every event
+        nodes = {n.name: n for n in sorted(nodes.values(), key=_place)}
+    return replace(state, nodes=nodes)
+
+
+def _place(node: Node) -> tuple[object, ...]:
+    parts = re.split(r"(\d+)", node.name.lower())
+    return not node.local, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], node.name
 
 
 def _config_loaded(state: Snapshot, event: ConfigLoaded) -> Snapshot:

@@ -50,12 +50,14 @@ async def test_steps_run_in_order_and_what_is_so_already_is_skipped():
 
 async def test_a_failure_undoes_what_was_done_newest_first_and_keeps_the_reason():
     diary = []
-    run, _ = runner([Recorded("a", diary), Recorded("b", diary), Recorded("c", diary, fails=True), Recorded("d", diary)])
+    failing = Recorded("c", diary, fails=True)
+    run, _ = runner([Recorded("a", diary), Recorded("b", diary), failing, Recorded("d", diary)])
     operation = await run.run()
     assert diary == ["do a", "do b", "do c", "undo c", "undo b", "undo a"]
     assert operation.state is OperationState.FAILED
     assert operation.problem.what == "c broke."
-    assert [s.state for s in operation.steps] == [StepState.UNDONE, StepState.UNDONE, StepState.FAILED, StepState.WAITING]
+    states = [step.state for step in operation.steps]
+    assert states == [StepState.UNDONE, StepState.UNDONE, StepState.FAILED, StepState.WAITING]
     assert operation.steps[2].detail == "c broke."
 
 

@@ -41,9 +41,9 @@ def record(pid: int, start_time: str) -> ServiceRecord:
 
 def test_this_machine_comes_first_and_the_rest_by_name():
     state = Snapshot()
-    for event in (found("zeta"), found("alpha"), found("here", local=True)):
+    for event in (found("fl-10"), found("zeta"), found("fl-2"), found("alpha"), found("here", local=True)):
         state = reduce(state, event)
-    assert list(state.nodes) == ["here", "alpha", "zeta"]
+    assert list(state.nodes) == ["here", "alpha", "fl-2", "fl-10", "zeta"]
 
 
 def test_a_state_that_stays_keeps_the_time_it_began():
