@@ -36,6 +36,10 @@ class Evidence:
         """What it proves, whenever that was."""
         return self.fingerprint, self.machine_id, self.hostname
 
+    def is_part_of(self, other: Evidence) -> bool:
+        """Whether the other one proves all that this one does."""
+        return all(not mine or mine == theirs for mine, theirs in zip(self.proof, other.proof, strict=True))
+
     def and_then(self, other: Evidence) -> Evidence:
         """Both taken together; another key or another machine id is another machine, and the later one counts."""
         first, last = sorted((self, other), key=lambda e: (e.at, e.fingerprint, e.machine_id, e.hostname))

@@ -11,7 +11,7 @@ to several machine ids, and a machine id that answers under several host names, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.discovery import grouping
@@ -118,14 +118,18 @@ class Registry:
             return ()
         if node.local and machine_id and not self._own.machine_id:
             self._own = replace(self._own, machine_id=machine_id)
-        changed = False
+        changed = contradicted = False
         said = Evidence(at, fingerprint, machine_id, grouping.short(hostname), at)
-        for endpoint in self._endpoints(node, address):
-            known = self._evidence.get(endpoint)
+        places = self._endpoints(node, address)
+        for place in places:
+            known = self._evidence.get(place)
             now = said if known is None else known.and_then(said)
             changed = changed or known is None or now.proof != known.proof
-            self._evidence[endpoint] = now
-        return self._settle(at) if changed else ()
+            contradicted = contradicted or (known is not None and not known.is_part_of(now))
+            self._evidence[place] = now
+        if not changed or not (contradicted or self._is_shared(said, places)):
+            return ()
+        return self._settle(at)
 
     def reached(self, name: str, at: float) -> None:
         """We are in: whatever mDNS says, this is no ghost."""
@@ -154,6 +158,18 @@ class Registry:
         return self._settle(at) if dropped else ()
 
     # ---- inside
+
+    def _is_shared(self, said: Evidence, places: Collection[Endpoint]) -> bool:
+        """Whether it may join nodes: this machine, what is lost or the evidence of other places has to do with it.
+
+        Of nearly every node it is all new, and to settle for each of a hundred would take a second.
+        """
+        if self._lost or (said.machine_id and said.machine_id == self._own.machine_id):
+            return True
+        own = set(places)
+        return any(place not in own and ((said.fingerprint and said.fingerprint == other.fingerprint)
+                                         or (said.machine_id and said.machine_id == other.machine_id))
+                   for place, other in self._evidence.items())
 
     def _take(self, sighting: Sighting) -> None:
         known = self._sightings.get(sighting.id)
