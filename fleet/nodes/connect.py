@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 from fleet.config.schema import HEAD_PORT, HEAD_PORT_BEHIND_PROXY, PROXY_PORT, WORKER_PORT, FleetConfig
 from fleet.discovery.identity import KnownNode
 from fleet.errors import NodeUnreachable
-from fleet.model import Address, Node, NodeReading, Snapshot
+from fleet.model import Node, NodeReading, Snapshot
 from fleet.nodes.local import LocalTransport
 from fleet.nodes.probe import ProbeSettings, probe
 from fleet.nodes.questions import Ask
 from fleet.nodes.ssh_target import SshTarget
 from fleet.nodes.transport import Transport
-from fleet.nodes.watcher import Open, ReadNode
+from fleet.nodes.watcher import Open, Opened, ReadNode
 from fleet.planning.choose import node_config
 from fleet.runtimes.binaries import bundled
 
@@ -43,22 +45,30 @@ def opener(context: Context, name: str, ask: Ask, *, accept_new: bool) -> Open:
     """
     kept: list[tuple[SshTarget, SshTransport]] = []
 
-    async def open_transport() -> tuple[Transport, Address | None, str]:
+    async def open_transport() -> Opened:
         node = context.snapshot().nodes.get(name)
         if node is None:
             raise NodeUnreachable(f"{name} is no longer part of the fleet.")
         if node.local:
-            return LocalTransport(name), None, ""
-        # asyncssh costs 0.26 s of processor to import: a fleet of this machine alone never pays it
-        from fleet.nodes.ssh import SshTransport
-
+            return Opened(LocalTransport(name))
+        ssh_transport = await _ssh_transport()
         target = target_of(context, node)
         if not kept or kept[0][0] != target:
-            kept[:] = [(target, SshTransport(target, ask=ask, accept_new=accept_new))]
+            kept[:] = [(target, ssh_transport(target, ask=ask, accept_new=accept_new))]
         transport = kept[0][1]
         connected = await transport.connect()
-        return transport, connected.address, connected.fingerprint
+        return Opened(transport, connected.address, connected.fingerprint, connected.round_trip)
     return open_transport
+
+
+async def _ssh_transport() -> type[SshTransport]:
+    """The class. asyncssh takes 0.2 s of processor to import: not for this machine alone, and with the loop running."""
+    if not _loaded:
+        _loaded[:] = [(await asyncio.to_thread(import_module, "fleet.nodes.ssh")).SshTransport]
+    return _loaded[0]
+
+
+_loaded: list[type[SshTransport]] = []
 
 
 def target_of(context: Context, node: Node) -> SshTarget:

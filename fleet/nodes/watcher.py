@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from fleet.errors import (
     CommandTimeout,
@@ -52,7 +53,17 @@ def back_off(attempts: int) -> float:
 
 
 
-Open = Callable[[], Awaitable[tuple[Transport, Address | None, str]]]
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A connection to a node, and how it came about."""
+
+    transport: Transport
+    address: Address | None = None         # the one that answered; None for this machine
+    fingerprint: str = ""                  # of the host key
+    round_trip: float | None = None        # seconds that the smallest command took, where one was run
+
+
+Open = Callable[[], Awaitable[Opened]]
 ReadNode = Callable[[Transport, NodeReading | None, bool, float], Awaitable[NodeReading]]
 
 
@@ -107,11 +118,13 @@ class NodeWatcher:
     async def _connect(self) -> None:
         if self._attempts == 0:
             self._emit(NodeStateChanged(self._clock(), self.name, NodeState.CONNECTING))
-        self.transport, address, fingerprint = await self._open()
-        await self._read(full=True)
+        opened = await self._open()
+        self.transport = opened.transport
+        await self._read(full=True, ping=opened.round_trip is None, round_trip=opened.round_trip)
         self._attempts = 0
         self.error = None
-        self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP, address=address, host_key=fingerprint))
+        self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP, address=opened.address,
+                                    host_key=opened.fingerprint))
         self.tried.set()
 
     async def _poll(self) -> None:
@@ -134,12 +147,11 @@ class NodeWatcher:
                 misses = 0
                 self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP))
 
-    async def _read(self, *, full: bool, ping: bool = True) -> NodeReading:
+    async def _read(self, *, full: bool, ping: bool = True, round_trip: float | None = None) -> NodeReading:
         transport = self.transport
         if transport is None:
             raise ConnectionDropped(f"{self.name} is not connected.")
         async with self._reading_lock:
-            round_trip = None
             if ping:
                 round_trip = (await transport.run(":", timeout=POLL_TIMEOUT)).seconds
             reading = await self._read_node(transport, self._reading, full, PROBE_TIMEOUT if full else POLL_TIMEOUT)

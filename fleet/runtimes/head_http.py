@@ -7,9 +7,7 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from types import TracebackType
-
-import httpcore
-import httpx
+from typing import TYPE_CHECKING
 
 from fleet.errors import FleetError, PortClosed, ServiceError
 from fleet.nodes.transport import Transport
@@ -29,8 +27,10 @@ from fleet.runtimes.head_answers import (
     read_slots,
 )
 from fleet.runtimes.head_metrics import Metrics, parse_metrics
-from fleet.runtimes.http_over_node import CONNECT_TIMEOUT, NodeHttpTransport
 from fleet.runtimes.sse import DataLines
+
+if TYPE_CHECKING:
+    import httpx
 
 ASK_TIMEOUT = 5.0             # seconds: health, props, slots, metrics
 ANSWER_TIMEOUT = 600.0        # seconds without a byte: a long prompt is read before the first one comes
@@ -40,8 +40,6 @@ AWAKE_FOR = 0.5               # seconds that "it does not sleep" is believed
 
 Pieces = AsyncGenerator[Piece, None]
 
-_BROKEN = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, httpx.HTTPError, OSError,
-           asyncio.IncompleteReadError)
 _CHATML = "<|im_start|>"
 
 
@@ -72,6 +70,11 @@ class HeadClient:
         self._awake_until = 0.0
         dialled = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
         self._base = f"http://{f'[{dialled}]' if ':' in dialled else dialled}:{port}"
+        # 0.1 s of processor to import: a fleet that serves nothing never pays it
+        import httpx
+
+        from fleet.runtimes.http_over_node import NodeHttpTransport
+
         self._http = httpx.AsyncClient(transport=NodeHttpTransport(transport), base_url=self._base)
 
     async def __aenter__(self) -> HeadClient:
@@ -246,6 +249,11 @@ class HeadClient:
     @asynccontextmanager
     async def _request(self, method: str, path: str, wanted: Mapping[str, object] | None, timeout: float, *,
                        with_key: bool = True) -> AsyncIterator[httpx.Response]:
+        import httpcore
+        import httpx
+
+        from fleet.runtimes.http_over_node import CONNECT_TIMEOUT
+
         headers = {"accept-encoding": "identity"}
         if with_key and (key := await self._api_key()):
             headers["authorization"] = f"Bearer {key}"
@@ -257,7 +265,8 @@ class HeadClient:
             raise HeadError(f"{self.name} ({self._base}) gave no answer within {timeout:g} s.",
                             "It may read a long prompt, wait for a worker that hangs, or hang itself; see its log.",
                             code="silent") from error
-        except _BROKEN as error:
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpx.HTTPError, OSError,
+                asyncio.IncompleteReadError) as error:
             raise HeadError(f"The connection to {self.name} ({self._base}) broke off: {str(error)[:200] or 'closed'}.",
                             "It or one of its workers died; see their logs.", code="dropped") from error
 
