@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -61,8 +62,6 @@ def state(tmp_path: Path) -> Iterator[Path]:
 
 
 def _end(pid_file: Path) -> None:
-    import json
-
     try:
         os.kill(json.loads(pid_file.read_text())["pid"], signal.SIGKILL)
     except (OSError, ValueError, KeyError):
@@ -80,6 +79,7 @@ async def by_hand() -> AsyncIterator[Callable]:
     started: list[asyncio.subprocess.Process] = []
 
     async def start(*argv: str, port: int, log: Path | None = None) -> asyncio.subprocess.Process:
+        """A worker counts when it listens, a head when it has loaded: until then it connects and leaves again."""
         out = log.open("wb") if log else asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=asyncio.subprocess.STDOUT,
@@ -89,16 +89,28 @@ async def by_hand() -> AsyncIterator[Callable]:
         async with asyncio.timeout(60):
             while True:
                 assert process.returncode is None, "it ended"
-                try:
-                    _, writer = await asyncio.open_connection(LOOPBACK, port)
-                except OSError:
-                    await asyncio.sleep(0.05)
-                else:
-                    writer.close()        # not a byte was sent: harmless to a worker
+                if await _is_ready(argv[0], port):
                     return process
+                await asyncio.sleep(0.05)
 
     yield start
     for process in started:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
+
+
+async def _is_ready(program: str, port: int) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(LOOPBACK, port)
+    except OSError:
+        return False
+    try:
+        if not program.endswith("llama-server"):
+            return True                   # not a byte was sent: harmless to a worker
+        writer.write(b"GET /health HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n")
+        return b" 200 " in await reader.readline()
+    except OSError:
+        return False
+    finally:
+        writer.close()
