@@ -10,6 +10,8 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fleet.text import visible
+
 CAP = 74_994                   # base64 bytes that xterm and its kin take in one sequence
 SCREEN_PIECE = 76              # GNU screen cuts a passed string off beyond its own line length
 
@@ -24,7 +26,12 @@ class Copy:
 
 
 def copy(text: str, environ: Mapping[str, str]) -> Copy:
-    """How to put `text` on the clipboard of the terminal that `environ` tells of."""
+    """How to put `text` on the clipboard of the terminal that `environ` tells of.
+
+    Control characters are written out: what is copied is pasted into shells, and a ctrl+c in it would end the quotes
+    that it stands in.
+    """
+    text = visible(text, keep="\n\t")
     if not text:
         return Copy("", "Nothing to copy here.", False)
     payload = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")

@@ -71,17 +71,18 @@ def problem_lines(operation: Operation) -> list[str]:
 def ending(operation: Operation) -> str:
     """How it ended, in a few words."""
     took = "" if operation.ended is None else f" after {duration(operation.ended - operation.started)}"
+    title = visible(operation.title)
     done = all(step.state is StepState.SKIPPED for step in operation.steps)
     match operation.state:
         case OperationState.DONE:
-            return f"{operation.title}: nothing had to be done" if done else f"{operation.title}: done{took}"
+            return f"{title}: nothing had to be done" if done else f"{title}: done{took}"
         case OperationState.FAILED:
-            return f"{operation.title}: failed{took}; what was begun has been undone"
+            return f"{title}: failed{took}; what was begun has been undone"
         case OperationState.CANCELLED:
-            return f"{operation.title}: cancelled{took} and undone"
+            return f"{title}: cancelled{took} and undone"
         case OperationState.REFUSED:
-            return f"{operation.title}: refused; nothing was started"
-    return f"{operation.title}: {operation.state}"
+            return f"{title}: refused; nothing was started"
+    return f"{title}: {operation.state}"
 
 
 class StepLines:

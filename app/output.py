@@ -22,8 +22,9 @@ def put(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A remark about the run, for a person."""
-    print(f"quarterdeck: {text}", file=sys.stderr, flush=True)
+    """A remark about the run, for a person. Made safe to show here: it may name what a node or a file says."""
+    shown = visible(text, keep="\n")
+    print(f"quarterdeck: {shown}", file=sys.stderr, flush=True)
 
 
 def has_colour(stream: TextIO) -> bool:

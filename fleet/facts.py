@@ -13,6 +13,7 @@ from fleet.model import Share
 
 LIST_LIMIT = 64     # shares or workers in one file: llama.cpp itself takes 16
 TEXT_LIMIT = 1024
+MOST = 1 << 60      # of bytes, layers, tokens: what is larger is nonsense, and breaks sums and divisions
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +84,9 @@ def _text(value: object) -> str:
 
 
 def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST
+    return float(value) if known else None

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 # reorder what is read, and lone surrogates, which no output encoding takes.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
-_SECRET_FLAG = re.compile(r"--?[a-z-]*(api-key|token|password|secret)$", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"(--?[a-z-]*(?:api-key|token|password|secret))=.*", re.IGNORECASE | re.DOTALL)
+_SECRET_FLAG = re.compile(r"--?[a-z_-]*(api[_-]?keys?|token|password|passwd|secret)$", re.IGNORECASE)
+_SECRET_VALUE = re.compile(r"(--?[a-z_-]*(?:api[_-]?keys?|token|password|passwd|secret))=.*", re.IGNORECASE | re.DOTALL)
 _SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORT_SECRET_FLAGS = frozenset({"-hft"})  # llama-server's short form of --hf-token
 HIDDEN = "***"
@@ -40,15 +40,17 @@ def _escape(character: str) -> str:
 def without_secrets(argv: Sequence[str]) -> tuple[str, ...]:
     """A command line with the values of keys, tokens and passwords replaced by `***`.
 
-    Paths of key files (`--api-key-file`) are no secrets and stay.
+    Paths of key files (`--api-key-file`) are no secrets and stay. vLLM takes several keys after one `--api-key`: all
+    words up to the next option are hidden.
     """
     shown: list[str] = []
-    hide_next = False
+    hide_next = hidden = False
     for argument in argv:
-        if hide_next:
+        if hide_next or (hidden and not argument.startswith("-")):
             shown.append(HIDDEN)
-            hide_next = False
+            hide_next, hidden = False, True
             continue
+        hidden = False
         shown.append(_SECRET_VALUE.sub(rf"\1={HIDDEN}", argument))
         hide_next = argument in _SHORT_SECRET_FLAGS or bool(_SECRET_FLAG.match(argument))
     return tuple(shown)

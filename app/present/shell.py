@@ -40,10 +40,14 @@ def _into(node: Node | None, *command: str) -> str:
         return shlex.join(command) or "quarterdeck nodes"
     user = f"{node.reading.user}@" if node.reading and _USER.fullmatch(node.reading.user) else ""
     port = ("-p", str(node.address.port)) if node.address.port != 22 else ()
-    return shlex.join(("ssh", *port, "--", f"{user}{visible(node.address.host)}", *command))
+    there = f"{user}{visible(node.address.host)}"
+    return shlex.join(("ssh", *port, *_dashes(there), there, *command))
 
 
 def _own(verb: str, *words: str) -> str:
     """A command of ours; a name that begins with a dash is told apart from an option."""
-    dashes = ("--",) if any(word.startswith("-") for word in words) else ()
-    return shlex.join(("quarterdeck", verb, *dashes, *map(visible, words)))
+    return shlex.join(("quarterdeck", verb, *_dashes(*words), *map(visible, words)))
+
+
+def _dashes(*words: str) -> tuple[str, ...]:
+    return ("--",) if any(word.startswith("-") for word in words) else ()

@@ -21,6 +21,9 @@ ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _START_TIME = re.compile(r"[A-Za-z0-9:._-]{1,128}")
 _MOST_SERVICES = 64
 _MOST_ARGUMENTS = 4096
+_BIND = re.compile(r"[A-Za-z0-9.:%_*\[\]-]{0,256}")   # an address or a name: it becomes part of a URL that people copy
+_HALF_A_CHARACTER = re.compile("[\ud800-\udfff]")
+_LATEST = 2**42                 # seconds since the epoch: what no clock has said yet
 _DEEPEST = 32                   # of facts; json.loads itself goes deeper than the rest of us
 
 
@@ -159,32 +162,40 @@ def _record(name: str, folder: str, block: _Block) -> ServiceRecord | None:
             and isinstance(start_time, str) and _START_TIME.fullmatch(start_time)
             and isinstance(argv, list) and len(argv) <= _MOST_ARGUMENTS and all(isinstance(a, str) for a in argv)
             and isinstance(port, int) and not isinstance(port, bool) and 0 <= port <= 65535
-            and isinstance(started, int | float) and math.isfinite(started)
-            and isinstance(bind, str) and isinstance(build, str) and isinstance(fleet, str)):
+            and isinstance(started, int | float) and abs(started) < _LATEST
+            and isinstance(bind, str) and _BIND.fullmatch(bind) and isinstance(build, str) and isinstance(fleet, str)):
         return None
     alive = block.state == "alive"
     return ServiceRecord(
-        id=name, kind=kind, pid=pid, start_time=start_time, argv=tuple(argv), port=port, bind=bind[:256], alive=alive,
+        id=name, kind=kind, pid=pid, start_time=start_time, argv=tuple(argv), port=port, bind=bind, alive=alive,
         started_epoch=float(started), folder=f"{folder}/services/{name}",
         exit_status=None if alive else block.exit_status, stopping=block.stopping, log_size=block.log_size,
         build=build[:200], fleet=fleet[:200], facts=json_object(block.facts_json))
 
 
 def json_object(text: str) -> dict[str, object]:
-    """A JSON object from text that somebody else wrote; {} for whatever else it is."""
+    """A JSON object from text that somebody else wrote; {} for whatever else it is.
+
+    What it holds can be counted with, written out and sent on: numbers are finite and fit 64 bits, text is whole
+    Unicode without NUL.
+    """
     try:
         value = json.loads(text) if text else {}
     except (ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) and _depth_is_sane(value) else {}
+    return value if isinstance(value, dict) and _is_sane(value) else {}
 
 
-def _depth_is_sane(value: object, left: int = _DEEPEST) -> bool:
+def _is_sane(value: object, left: int = _DEEPEST) -> bool:
     if isinstance(value, dict):
-        return left > 0 and all(_depth_is_sane(item, left - 1) for item in value.values())
+        return left > 0 and all(_is_sane(key) and _is_sane(item, left - 1) for key, item in value.items())
     if isinstance(value, list):
-        return left > 0 and all(_depth_is_sane(item, left - 1) for item in value)
-    return True
+        return left > 0 and all(_is_sane(item, left - 1) for item in value)
+    if isinstance(value, str):
+        return "\0" not in value and not _HALF_A_CHARACTER.search(value)
+    if isinstance(value, int):
+        return abs(value) < 2**63
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _whole(text: str, most: int) -> int | None:

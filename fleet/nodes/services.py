@@ -50,6 +50,8 @@ class ServiceSpec:
             wrong = f"the folder {self.cwd!r} is no absolute path"
         elif any("\0" in text for text in (*self.argv, *self.env.values(), self.cwd)):
             wrong = "a NUL byte cannot be passed to a program"
+        elif any(not _can_be_sent(text) for text in (*self.argv, *self.env.values(), self.cwd)):
+            wrong = "half a character cannot be passed to a program"
         elif not 0 <= self.port <= 65535:
             wrong = f"{self.port} is no port"
         elif self.log_limit < 1024:
@@ -81,6 +83,15 @@ class ServiceSpec:
                    log_limit=limit, cwd=cwd)
         spec.check()
         return spec
+
+
+def _can_be_sent(text: str) -> bool:
+    """As `shell.request` encodes it: a byte that is no UTF-8 may come from our own command line."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

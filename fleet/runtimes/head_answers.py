@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 TEXT_LIMIT = 256 * 1024
+MOST = 1 << 60        # of whatever is counted: what is larger is nonsense, and breaks divisions
 
 
 class HeadHealth(StrEnum):
@@ -145,7 +146,7 @@ def error_message(answer: object) -> str:
     """What an error object says, "" when this is none."""
     error = mapping(answer).get("error")
     if isinstance(error, str):
-        return error[:500]
+        return text(error)[:500]
     return text(mapping(error).get("message"))[:500] if error else ""
 
 
@@ -155,16 +156,16 @@ def mapping(value: object) -> Mapping[str, object]:
 
 
 def text(value: object) -> str:
-    """A string, bounded."""
-    return value[:TEXT_LIMIT] if isinstance(value, str) else ""
+    """A string, bounded; half a character, which JSON can say and nobody can send on, becomes a question mark."""
+    return value[:TEXT_LIMIT].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
 
 
 def count(value: object) -> int | None:
     """A whole number of 0 or more."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
 
 
 def milliseconds(value: object) -> float:
     """Milliseconds, as seconds."""
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
-    return number / 1000 if 0 <= number < 1e12 else 0.0
+    known = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+    return value / 1000 if known else 0.0
