@@ -27,6 +27,8 @@ APP: list[BindingType] = [
 FLEET: list[BindingType] = [
     Binding("b", "bring_up", "Bring up", id="fleet.up", tooltip="Bring a model up; shows the plan first"),
     Binding("d", "tear_down", "Tear down", id="fleet.down", tooltip="End everything of ours; shows the plan first"),
+    Binding("c", "cancel_operation", "Cancel", id="fleet.cancel",
+            tooltip="Stop the running operation and undo what it did (asks first)"),
     Binding("l", "logs", "Logs", id="fleet.logs", tooltip="The log of the selected service"),
     Binding("s", "start", "Start", id="service.start", tooltip="Start the selected service again, as it was"),
     Binding("x", "stop", "Stop", id="service.stop", tooltip="End the selected process (asks first)"),
@@ -36,8 +38,6 @@ FLEET: list[BindingType] = [
             tooltip="Show rows with these words; !word leaves out"),
     Binding("n", "add_node", "Add node", id="fleet.add-node", tooltip="Add a machine by its address"),
     Binding("e", "events", "Events", id="fleet.events", tooltip="What is wrong now, and what happened"),
-    Binding("c", "cancel_operation", "Cancel", id="fleet.cancel",
-            tooltip="Stop the running operation and undo what it did (asks first)"),
     Binding("v", "operation", "Operation", show=False, id="fleet.operation",
             tooltip="The newest operation, step by step, over the whole screen"),
     Binding("y", "copy", "Copy", show=False, id="fleet.copy", tooltip="Copy what the detail pane says"),

@@ -24,6 +24,7 @@ class StepEntry:
     progress: float | None = None
     took: str = ""             # "3 s"
     current: bool = False
+    dim: bool = False          # its turn has not come
     telling: bool = False      # the detail is worth lines of its own: why it failed
 
     def lines(self, width: int) -> tuple[Line, ...]:
@@ -37,7 +38,7 @@ class StepEntry:
                 break
             tail = self._tail(room, bar_cells=bar_cells, detail=detail)
         room -= width_of(tail) + (2 if tail else 0)
-        title_tone = Tone.STRONG if self.current else Tone.MUTED if not self.word else Tone.PLAIN
+        title_tone = Tone.STRONG if self.current else Tone.MUTED if self.dim else Tone.PLAIN
         first = (*head, *fit((Span(self.title, title_tone),), max(room, 0)), Span("  " if tail else ""), *tail)
         if not (self.detail and self.telling):
             return (first,)

@@ -198,7 +198,7 @@ def _software(reading: NodeReading) -> list[Entry]:
     if reading.models:
         out += [Paragraph(), Heading("models", (Span(count(len(reading.models), "file"), Tone.MUTED),))]
         for model in reading.models[:FILES]:
-            out.append(Cut(line(Span(f"{size(model.size):>9}  ", Tone.MUTED), model.path), Keep.END))
+            out.append(Fact(f"{size(model.size):>8}", line(model.path), Keep.END, room=9))
         if len(reading.models) > FILES:
             out.append(Cut(line(Span(f"and {len(reading.models) - FILES} more", Tone.MUTED))))
     return out

@@ -70,7 +70,8 @@ def _step(step: StepRecord, now: float, planned: bool) -> StepEntry:
     return StepEntry(
         glyph=sign.glyph, word=sign.word, title=step.title, tone=sign.tone, detail=step.detail,
         progress=round(step.progress, 2) if step.progress is not None and moving else None,
-        took=took, current=moving, telling=step.state is StepState.FAILED and not planned)
+        took=took, current=moving, dim=step.state is StepState.WAITING and not planned,
+        telling=step.state is StepState.FAILED and not planned)
 
 
 def outcome(operation: Operation) -> tuple[Entry, ...]:

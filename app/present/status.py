@@ -74,7 +74,7 @@ def _serves(snapshot: Snapshot) -> Line:
     parts: list[Line] = [(Span(f"{sign.glyph} {sign.word} {deployment.model}", sign.tone),)]
     if speeds and speeds[0] is not None:
         parts.append(line(rate(speeds[0])))
-    if deployment.endpoint:
+    if deployment.endpoint and deployment.state in (DeploymentState.SERVING, DeploymentState.DEGRADED):
         parts.append(line(Span(deployment.endpoint, Tone.MUTED)))
     return joined(parts)
 
