@@ -1,3 +1,4 @@
+# ruff: noqa: ASYNC240 - files are what some of these tests are about
 """Refused before anything starts, with the reason; and nothing that we do kills a worker."""
 
 from __future__ import annotations
