@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fleet.errors import ShellUnusable
 
 _BEGIN = re.compile(r"^@@quarterdeck-probe 1 ([0-9a-f]{8,64}) (full|quick)\r?$", re.MULTILINE)
+_MARKER = re.compile(r"\n?^@@([0-9a-f]{8,64}) ([^\r\n]{1,120})\r?$\n?", re.MULTILINE)   # of any run: tokens change
 _STATUS = re.compile(r"^@status ([0-9]{1,3})\r?$", re.MULTILINE)
 _MOST = 1024
 
@@ -71,11 +72,11 @@ def split(text: str, token: str = "") -> Sections:
     if begin is None:
         raise ShellUnusable("The node's shell ran, but the probe's answer did not come back.",
                             "See what `/bin/sh -c 'echo hello'` prints on that machine.")
-    marker = re.compile(rf"\n?^@@{begin[1]} ([^\r\n]{{1,120}})\r?$\n?", re.MULTILINE)
+    markers = (match for match in _MARKER.finditer(text, begin.end()) if match[1] == begin[1])
     texts: dict[str, str] = {}
     name, start, last = "", begin.end(), ""
-    for count, match in enumerate(marker.finditer(text, begin.end())):
+    for count, match in enumerate(markers):
         if name and count < _MOST:
             texts.setdefault(name, text[start:match.start()])
-        name, start, last = match[1], match.end(), match[1]
+        name, start, last = match[2], match.end(), match[2]
     return Sections(begin[2] == "full", last == "end", texts)
