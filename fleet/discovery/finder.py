@@ -74,10 +74,10 @@ class Finder:
     def is_at_home(self, name: str) -> bool:
         """Whether a machine is on a network of the house: heard by mDNS, or at a private address with no hops.
 
-        An ssh_config also names servers at work; nobody signs in there unasked.
+        An ssh_config also names servers at work; nobody signs in there unasked, and no ProxyCommand is run unasked.
         """
         node = self._registry.nodes.get(name)
-        if node is None or node.jump:
+        if node is None or node.jump or node.through:
             return False
         return Source.MDNS in node.sources or any(_is_private(address.host) for address in node.addresses)
 

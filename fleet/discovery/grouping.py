@@ -122,7 +122,8 @@ def groups(sightings: Collection[Sighting], lost: Mapping[tuple[str, str], float
     A sighting of mDNS alone that has no usable address is no machine.
     """
     aliases = {s.name.lower() for s in sightings if s.source is Source.SSH_CONFIG}
-    proofs = _proofs(evidence, own)
+    given = {place for s in sightings if s.source is not Source.MDNS for place in endpoints(s)}
+    proofs = _proofs(evidence, own, given)
     root: dict[Key, Key] = {}
 
     def find(key: Key) -> Key:
@@ -200,8 +201,14 @@ def _name_keys(host: str, aliases: Collection[str], own: OwnMachine) -> list[Key
     return [THIS_MACHINE] if own.hostname and bare == own.hostname else [("name", bare)]
 
 
-def _proofs(evidence: Mapping[Endpoint, Evidence], own: OwnMachine) -> dict[Endpoint, tuple[Key, ...]]:
-    """What each endpoint's evidence proves, shared by all who have the same."""
+def _proofs(evidence: Mapping[Endpoint, Evidence], own: OwnMachine,
+            given: Collection[Endpoint]) -> dict[Endpoint, tuple[Key, ...]]:
+    """What each endpoint's evidence proves, shared by all who have the same.
+
+    A host key is proved, a machine id and a host name are only said: where places that say the same have unlike host
+    keys, and were given by a person or a file, one of them says it to pass for the other. They stay as many machines
+    as they have keys.
+    """
     hostnames: defaultdict[str, set[str]] = defaultdict(set)
     if own.machine_id and own.hostname:
         hostnames[own.machine_id].add(own.hostname)
@@ -209,7 +216,14 @@ def _proofs(evidence: Mapping[Endpoint, Evidence], own: OwnMachine) -> dict[Endp
         if said.machine_id and said.hostname:
             hostnames[said.machine_id].add(said.hostname)
 
+    keys_of: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for place, said in evidence.items():
+        if place in given and said.machine_id and said.fingerprint:
+            keys_of[said.machine_id, said.hostname].add(said.fingerprint)
+
     def machine(said: Evidence) -> Key:
+        if len(keys_of[said.machine_id, said.hostname]) > 1 and said.fingerprint:
+            return ("machine", said.machine_id, said.hostname, said.fingerprint)
         cloned = len(hostnames[said.machine_id]) > 1
         if said.machine_id == own.machine_id and (not cloned or said.hostname == own.hostname):
             return THIS_MACHINE

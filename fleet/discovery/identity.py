@@ -6,7 +6,8 @@ small: thirty machines take two milliseconds.
 
 Two sightings are one machine when they share a host key, a machine id, an address with its port
 (behind the same hops), or an mDNS host name. Cloned images share keys and ids: a key that belongs
-to several machine ids, and a machine id that answers under several host names, prove nothing.
+to several machine ids, and a machine id that answers under several host names, prove nothing. Nor
+does an id that two named machines with unlike host keys both claim: a node says it of itself.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class KnownNode:
     user: str                              # "" = nobody said
     identity_files: tuple[str, ...]
     jump: str
+    through: str                           # ProxyCommand of ssh_config; "" = none
     heard_at: float                        # last sighting
     gone_since: float | None               # known of by mDNS alone, and mDNS has lost it
     said_goodbye: bool                     # it said so itself (else it fell silent)
@@ -238,6 +240,7 @@ class Registry:
             user=next((s.user for s in group if s.user), ""),
             identity_files=next((s.identity_files for s in group if s.identity_files), ()),
             jump="" if local else first.jump,
+            through="" if local else next((s.through for s in group if s.through), ""),
             heard_at=max(s.at for s in group),
             gone_since=max(loss.at for loss in losses) if gone else None,
             said_goodbye=gone and max((loss.at, loss.goodbye) for loss in losses)[1],

@@ -1,8 +1,10 @@
 """Host keys: what the known_hosts files say of a node, and the one way in which we add to them.
 
-A node is known by several names: the one in use decides whether a key has *changed*; any of them
-may vouch for it, since whoever shows the key has proved to hold it. Only plain keys are judged here;
-`@cert-authority` and `@revoked` of certificates are the SSH library's.
+A node is known by several names: the one in use decides whether a key has *changed*; those that a
+person or a file gave it may vouch for it, since whoever shows the key has proved to hold it. What the
+network says (mDNS) vouches for nothing: anybody can announce their own address under the name of a
+node, so a key at such an address has to be none other than the node's where the node's is known.
+Only plain keys are judged here; `@cert-authority` and `@revoked` of certificates are the SSH library's.
 """
 
 from __future__ import annotations
@@ -89,7 +91,8 @@ def read(files: Sequence[str]) -> tuple[KnownHost, ...]:
     return tuple(known for file in dict.fromkeys(os.path.expanduser(f) for f in files) for known in _read_file(file))
 
 
-def judge(known: Sequence[KnownHost], key: HostKey, names: Sequence[str], vouching: Sequence[str] = ()) -> Judgement:
+def judge(known: Sequence[KnownHost], key: HostKey, names: Sequence[str], vouching: Sequence[str] = (), *,
+          denying: Sequence[str] = ()) -> Judgement:
     """What the lines say of `key`.
 
     Args:
@@ -97,18 +100,24 @@ def judge(known: Sequence[KnownHost], key: HostKey, names: Sequence[str], vouchi
         key: what the node showed.
         names: the node's names that a line with another key would contradict.
         vouching: more of its names: a line with this key is as good there, one with another says nothing.
+        denying: more of its names, where `names` are the network's word alone: a line with another key counts
+            before what is known of `names`.
     """
-    contradicts = None
+    def find(among: Sequence[str], *, same: bool) -> KnownHost | None:
+        return next((line for line in known if not line.marker and (line.key == key) is same
+                     and any(map(line.speaks_of, among))), None)
+
     for line in known:
-        by_name = any(line.speaks_of(name) for name in names)
-        if line.marker == "revoked" and line.key == key and (by_name or any(map(line.speaks_of, vouching))):
+        if line.marker == "revoked" and line.key == key and any(map(line.speaks_of, (*names, *vouching))):
             return Judgement(Verdict.REVOKED, line)
-        if by_name and not line.marker and line.key != key and contradicts is None:
-            contradicts = line
-    for line in known:
-        if not line.marker and line.key == key and any(map(line.speaks_of, (*names, *vouching))):
-            return Judgement(Verdict.KNOWN, line)
-    return Judgement(Verdict.CHANGED, contradicts) if contradicts else Judgement(Verdict.UNKNOWN)
+    if (line := find((*vouching, *denying), same=True)) is not None:
+        return Judgement(Verdict.KNOWN, line)
+    if (line := find(denying, same=False)) is not None:
+        return Judgement(Verdict.CHANGED, line)
+    if (line := find(names, same=True)) is not None:
+        return Judgement(Verdict.KNOWN, line)
+    line = find(names, same=False)
+    return Judgement(Verdict.CHANGED, line) if line else Judgement(Verdict.UNKNOWN)
 
 
 def algorithms(known: Sequence[KnownHost], names: Sequence[str]) -> tuple[str, ...]:

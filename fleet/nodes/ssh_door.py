@@ -175,7 +175,7 @@ class Door(asyncssh.SSHClient):
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         """Whether this key may be the host's."""
         self._attempt.greeted = True
-        return self._host_key.accepts(key, addr, port)
+        return self._host_key.accepts(key)
 
     def begin_auth(self, username: str) -> None:
         """The host is who it should be."""

@@ -10,12 +10,15 @@ import asyncssh
 from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs, get_public_key_algs
 
 from fleet.errors import HostKeyChanged
+from fleet.model import Address
 from fleet.nodes import host_keys
 from fleet.nodes.host_keys import HostKey, Judgement, Verdict
 from fleet.nodes.questions import Interview
 from fleet.nodes.ssh_errors import Attempt
 from fleet.nodes.ssh_settings import Settings
 from fleet.nodes.ssh_target import SshTarget
+
+HEARD = "mdns"     # the source of an address that anybody on the network may have announced
 
 log = logging.getLogger(__name__)
 
@@ -33,14 +36,37 @@ class HostKeyCheck:
         self._judgement = Judgement(Verdict.UNKNOWN)
 
     def names(self) -> tuple[list[str], list[str]]:
-        """The names that the key must not contradict, and those that may vouch for it."""
+        """The names that the key must not contradict, and those that may vouch for it.
+
+        An address that only the network tells of vouches for nothing, and must not contradict the node's name either.
+        """
         host, port, alias = self._attempt.host, self._attempt.port, self._settings.get("HostKeyAlias")
         if alias:
             return [alias.lower()], []
-        others = [self._target.name.lower(), *(a.host.lower() for a in self._target.addresses), host.lower()]
+        given, name = self._given(), self._target.name.lower()
+        others = [name, *(a.host.lower() for a in given)]
+        if self._is_heard():
+            return [host_keys.name_of(host, port), name], [*others, *(host_keys.name_of(a.host, a.port) for a in given)]
+        others.append(host.lower())
         return [host_keys.name_of(host, port)], [
             *others, *(host_keys.name_of(name, port) for name in others),
-            *(host_keys.name_of(a.host, a.port) for a in self._target.addresses)]
+            *(host_keys.name_of(a.host, a.port) for a in given)]
+
+    def _given(self) -> list[Address]:
+        """The addresses that a person or a file gave, not the network."""
+        return [address for address in self._target.addresses if address.source != HEARD]
+
+    def _is_heard(self) -> bool:
+        """The address of this attempt is the network's word alone."""
+        here = (self._attempt.host.lower(), self._attempt.port)
+        sources = {a.source for a in self._target.addresses if (a.host.lower(), a.port) == here}
+        return sources == {HEARD}
+
+    def _denying(self) -> list[str]:
+        """What else the key of such an address must not contradict: the names that the node was given."""
+        if self._settings.get("HostKeyAlias") or not self._is_heard():
+            return []
+        return [host_keys.name_of(address.host, address.port) for address in self._given()]
 
     def authorities(self, host: str, addr: str, port: int | None) -> tuple[list[asyncssh.SSHKey], ...]:
         """asyncssh's `known_hosts`: no plain keys (`accepts` judges those), the authorities, the revoked."""
@@ -62,12 +88,11 @@ class HostKeyCheck:
         possible = {name.decode() for name in get_public_key_algs()} | set(certificates)
         return [name for name in dict.fromkeys([*certificates, *known, *usual]) if name in possible]
 
-    def accepts(self, key: asyncssh.SSHKey, address: str, port: int) -> bool:
+    def accepts(self, key: asyncssh.SSHKey) -> bool:
         """Whether the key that the host shows is known. What is refused here is for `settle`."""
         self.shown = HostKey(key.get_algorithm(), key.public_data)
         names, vouching = self.names()
-        self._judgement = host_keys.judge(self._known, self.shown, names,
-                                          [*vouching, host_keys.name_of(address, port)])
+        self._judgement = host_keys.judge(self._known, self.shown, names, vouching, denying=self._denying())
         return self._judgement.verdict is Verdict.KNOWN or self.shown in self._vouched
 
     async def settle(self, error: asyncssh.HostKeyNotVerifiable, interview: Interview, *, accept_new: bool) -> None:
@@ -85,7 +110,8 @@ class HostKeyCheck:
                                  "Check its date, its principals and @cert-authority in known_hosts.") from error
         names, _ = self.names()
         if self._judgement.verdict is Verdict.CHANGED and line is not None:
-            raise host_keys.changed(node, place, key, line, names[0]) from error
+            said_of = next(filter(line.speaks_of, (*names, *self._denying())), names[0])
+            raise host_keys.changed(node, place, key, line, said_of) from error
         if not accept_new and not await interview.host_key(node, place, key.algorithm, key.fingerprint):
             raise host_keys.unknown(node, place, key, self._attempt.command) from error
         self._vouched.append(key)

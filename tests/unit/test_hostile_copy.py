@@ -30,7 +30,8 @@ def _node(user: str = "ops", host: str = "10.0.0.5") -> Node:
     return Node("bolt", addresses=(address,), address=address, reading=NodeReading(user=user))
 
 
-@pytest.mark.parametrize("user", ["-oProxyCommand=touch /tmp/x", "-l", "a b", "root\x1b[2J", "x;reboot", "a\nb", "\u202eabc", ""])
+@pytest.mark.parametrize("user", [
+    "-oProxyCommand=touch /tmp/x", "-l", "a b", "root\x1b[2J", "x;reboot", "a\nb", "\u202eabc", ""])
 def test_a_user_name_that_is_none_is_left_out_of_the_ssh_command(user: str) -> None:
     assert shell.command_for(Snapshot(), "nodes", _node(user), None) == "ssh 10.0.0.5"
 
@@ -40,7 +41,8 @@ def test_a_host_that_begins_with_a_dash_is_no_option() -> None:
     assert words == ["ssh", "--", "-oProxyCommand=x"]
 
 
-@pytest.mark.parametrize("model", ["--config=/tmp/evil.yaml", "a\x03\nreboot\n", "$(reboot)", "`reboot`", "'; reboot #", "\x1b[201~x"])
+@pytest.mark.parametrize("model", [
+    "--config=/tmp/evil.yaml", "a\x03\nreboot\n", "$(reboot)", "`reboot`", "'; reboot #", "\x1b[201~x"])
 def test_a_models_name_stays_one_word_that_is_no_option_and_moves_no_terminal(model: str) -> None:
     snapshot = Snapshot(deployment=Deployment(state=DeploymentState.BROKEN, model=model))
     command = shell.command_for(snapshot, "placement", None, None)

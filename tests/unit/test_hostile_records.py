@@ -73,7 +73,8 @@ def test_whatever_a_heads_facts_say_every_face_can_show_it_and_moves_no_terminal
     node = replace(node, services=judge_services(node, evidence, 2.0))
     what = judge_deployment({"bolt": node}, evidence, Deployment(), 2.0)
     snapshot = Snapshot(nodes={"bolt": node}, deployment=what)
-    shown = [*node_lines(snapshot), *status_lines(snapshot, 5.0), to_text(snapshot), to_text(status_json(snapshot, 2.0))]
+    shown = [*node_lines(snapshot), *status_lines(snapshot, 5.0), to_text(snapshot)]
+    shown.append(to_text(status_json(snapshot, 2.0)))
     shown += text_of_entries(deployment.detail(snapshot, 3.0)).split("\n")
     shown += text_of_entries(node_detail.detail(snapshot, node, 3.0)).split("\n")
     selected = services.head_of(snapshot)
