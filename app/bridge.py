@@ -30,6 +30,9 @@ class EngineFace(face.EngineFace, Protocol):
     def add_node(self, address: str) -> None:
         """Take a machine in by hand: "user@host:port"."""
 
+    def connect(self, node: str) -> None:
+        """Try a machine now that was only found, or that waits for its next try."""
+
 
 class Bridge:
     """Paces an engine's snapshots onto a message queue."""

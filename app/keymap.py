@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 # What changes the fleet: gone with --read-only.
 ACTING = frozenset({"bring_up", "tear_down", "start", "stop", "restart", "adopt", "add_node",
-                    "cancel_operation"})
+                    "connect", "cancel_operation"})
 
 APP: list[BindingType] = [
     Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="Every key that does something"),
@@ -37,6 +37,8 @@ FLEET: list[BindingType] = [
     Binding("slash", "filter", "Filter", key_display="/", id="fleet.filter",
             tooltip="Show rows with these words; !word leaves out"),
     Binding("n", "add_node", "Add node", id="fleet.add-node", tooltip="Add a machine by its address"),
+    Binding("t", "connect", "Try now", id="fleet.connect",
+            tooltip="Connect to the selected machine now; asks for what it needs (host key, password)"),
     Binding("e", "events", "Events", id="fleet.events", tooltip="What is wrong now, and what happened"),
     Binding("v", "operation", "Operation", show=False, id="fleet.operation",
             tooltip="The newest operation, step by step, over the whole screen"),

@@ -170,3 +170,8 @@ def services_in_short(node: Node) -> Line:
     if foreign:
         parts.append((Span(f"{len(foreign)} foreign", Tone.WARN),))
     return joined(parts, ", ") or (Span(UNKNOWN, Tone.MUTED),)
+
+
+def can_connect(node: Node | None) -> bool:
+    """Whether trying a machine now makes sense: it is another one, and we are not in."""
+    return node is not None and not node.local and node.state not in (NodeState.UP, NodeState.CONNECTING)

@@ -41,7 +41,8 @@ def head(snapshot: Snapshot | None, problem: str = "") -> tuple[Line, Line]:
     nodes = snapshot.nodes.values()
     up = sum(node.state is NodeState.UP for node in nodes)
     numbers = f"{count(len(nodes), 'node')}, {up} up"
-    source = snapshot.config_path or "no fleet.yaml: this machine and what is found"
+    source = snapshot.config_path or ("" if any(node.configured for node in nodes) else
+                                      "no fleet.yaml: this machine and what is found")
     return line(brand, Span("  "), Span(snapshot.fleet, Tone.STRONG), Span(f"  {numbers}", Tone.MUTED)), line(
         Span(source, Tone.MUTED))
 

@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from app.keymap import ACTING, FLEET
 from app.present import deployment, dialogs, node_detail, nodes, operations, services, status
+from app.present.nodes import can_connect
 from app.present.services import Selected
 from app.present.shell import command_for
 from app.screens.base import CockpitScreen
@@ -175,6 +176,8 @@ class FleetScreen(CockpitScreen):
             return False
         on_services = self._panel == "services"
         match action:
+            case "connect":
+                return can_connect(self.selected_node)
             case "tear_down":
                 return any(node.services for node in snapshot.nodes.values()) if snapshot else False
             case "start":
@@ -301,6 +304,12 @@ class FleetScreen(CockpitScreen):
     def action_add_node(self) -> None:
         """By hand."""
         self.cockpit.add_node()
+
+    def action_connect(self) -> None:
+        """Now, not at the next try."""
+        node = self.selected_node
+        if node is not None and self.cockpit.engine is not None:
+            self.cockpit.engine.connect(node.name)
 
     def action_start(self) -> None:
         """As it was."""

@@ -26,6 +26,7 @@ class ScriptedEngine:
         self.planned: list[Command] = []
         self.answers: list[tuple[int, str | None]] = []
         self.added: list[str] = []
+        self.connected: list[str] = []
         self.cancelled: list[int] = []
         self.reload_problems: tuple[str, ...] = ()
         self.next_plan: Operation | None = None
@@ -97,6 +98,9 @@ class ScriptedEngine:
         if self.refuses is not None:
             raise self.refuses
         self.added.append(address)
+
+    def connect(self, node: str) -> None:
+        self.connected.append(node)
 
     async def log_lines(self, node: str, service: str, *, tail: int = 200, follow: bool = True) -> AsyncIterator[str]:
         for text in self.log[-tail:]:

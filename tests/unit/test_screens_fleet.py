@@ -18,7 +18,7 @@ from app.screens.fleet import FleetScreen
 from app.screens.logs import LogScreen
 from fleet.errors import PlanRefused
 from fleet.events import AdoptProcess, BringUp, EndProcess, RestartService, StartService, StopService, TearDown
-from fleet.model import Operation, OperationState, Problem, ServiceState
+from fleet.model import NodeState, Operation, OperationState, Problem, ServiceState
 from widgets.key_line import KeyLine
 from widgets.log_view import LogView
 from widgets.row_table import RowTable
@@ -320,6 +320,22 @@ async def test_c_cancels_the_running_operation_after_asking() -> None:
         assert engine.cancelled == []
         await pilot.press("c", "y")
         assert engine.cancelled == [7]
+
+
+async def test_t_tries_a_machine_now_and_is_there_only_for_one_that_is_not_up() -> None:
+    async with cockpit(fleets.difficult(), WIDE) as (engine, app, pilot):
+        table = app.screen.query_one("#nodes")
+        while app.snapshot.nodes[table.cursor_key].state in (NodeState.UP, NodeState.CONNECTING):
+            await pilot.press("down")
+        name = table.cursor_key
+        await pilot.pause()
+        assert "Try now" in text_of(app)
+        await pilot.press("t")
+        assert engine.connected == [name]
+    async with cockpit(fleets.normal(), WIDE) as (engine, app, pilot):
+        await pilot.press("t")
+        assert engine.connected == []
+        assert "Try now" not in text_of(app)
 
 
 async def test_n_adds_a_node_by_hand_and_says_what_cannot_be_an_address() -> None:
