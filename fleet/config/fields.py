@@ -193,8 +193,9 @@ def mapping(form: Form, read: Callable[[Form], T | None], expected: str) -> dict
     found: dict[str, T] = {}
     for key, value in form.value.entries.items():
         part = Form(form.notes, join(form.key, key), form.value.lines[key], value, key)
-        if not key.strip() or len(key) > 64 or not printable(key):
-            part.wrong("this name is empty, longer than 64 characters, or holds a control character", expected)
+        if not key.strip() or len(key) > 64 or not printable(key) or key.startswith("-"):
+            part.wrong("this name is empty, longer than 64 characters, begins with a dash, or holds a control "
+                       "character", expected)
             continue
         item = read(part)
         if item is not None:

@@ -14,6 +14,7 @@ from fleet.config.crosscheck import crosscheck
 from fleet.config.form import Form, Notes
 from fleet.config.schema import FleetConfig
 from fleet.errors import ConfigError
+from fleet.ownership import why_not_ours
 
 FILE_NAME = "fleet.yaml"
 VARIABLE = "QUARTERDECK_CONFIG"
@@ -34,6 +35,10 @@ def find(explicit: str | None, env: Environment[str, str], cwd: Path) -> Path | 
 
     What was named (by --config or the variable) is returned even if it is not there, so that loading
     it says so; the last is ${XDG_CONFIG_HOME:-~/.config}/quarterdeck/fleet.yaml.
+
+    Raises:
+        ConfigErrors: there is a ./fleet.yaml that another user could have written. A file decides what is run on
+            nodes and whose host keys count; nobody obeys one just because they stand in its folder.
     """
     named = explicit or env.get(VARIABLE, "")
     if named:
@@ -47,6 +52,10 @@ def find(explicit: str | None, env: Environment[str, str], cwd: Path) -> Path | 
     for candidate in candidates:
         try:
             if candidate.is_file():
+                if why := why_not_ours(candidate.stat()):
+                    raise ConfigErrors(str(candidate), (
+                        f"{candidate.name}:1: {candidate} is not read, because {why}. Expected a file of yours; "
+                        "name it with --config if you trust it all the same",))
                 return candidate
         except OSError:      # a folder that we may not look into holds no file of ours
             continue

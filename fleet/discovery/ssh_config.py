@@ -17,6 +17,7 @@ from fleet.discovery.addresses import split_host_port
 from fleet.discovery.sightings import Sighting, Source
 from fleet.discovery.ssh_lines import File, Files, Line, all_lines, matches
 from fleet.model import Address
+from fleet.ownership import why_not_ours
 
 ALIASES_KEPT = 500
 HOPS_KEPT = 8
@@ -86,6 +87,8 @@ def read_ssh_config(path: Path, *, home: Path | None = None, local_user: str | N
     files = Files(home or Path(os.path.expanduser("~")))
     if not os.path.lexists(path):
         return Reading()
+    if path.is_file() and (why := why_not_ours(path.stat())):
+        return Reading(warnings=(f"{path} is not used, because {why}",))
     resolver = _Resolver(files.read(path), files, local_user if local_user is not None else _this_user())
     found: dict[str, Alias] = {}
     for name in resolver.names():

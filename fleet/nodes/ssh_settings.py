@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from asyncssh.config import ConfigParseError, SSHClientConfig
 
 from fleet.errors import NodeError
 from fleet.nodes.ssh_target import SshTarget
+from fleet.ownership import why_not_ours
 
 _ALONE = {"all", "canonical", "final"}                                   # conditions without a value
 _KNOWN = {"host", "originalhost", "user", "localuser", "localnetwork", "tagged"}
@@ -55,6 +57,10 @@ class Settings:
 
     def __init__(self, target: SshTarget) -> None:
         files = [str(path) for file in target.ssh_config_files if (path := Path(file).expanduser()).is_file()]
+        for file in files:
+            if why := why_not_ours(os.stat(file)):
+                raise NodeError(f"{file} is not used, because {why}: it can name programs to run.",
+                                f"Make it yours alone: `chmod 600 {shlex.quote(file)}`.", code="ssh-config")
         names = dict.fromkeys((target.name, *(address.host for address in target.addresses)))
         try:
             for name in names:
