@@ -120,11 +120,11 @@ class NodeWatcher:
             self._emit(NodeStateChanged(self._clock(), self.name, NodeState.CONNECTING))
         opened = await self._open()
         self.transport = opened.transport
-        await self._read(full=True, ping=opened.round_trip is None, round_trip=opened.round_trip)
+        up = NodeStateChanged(self._clock(), self.name, NodeState.UP, address=opened.address,
+                              host_key=opened.fingerprint)
+        await self._read(full=True, ping=opened.round_trip is None, round_trip=opened.round_trip, becomes=up)
         self._attempts = 0
         self.error = None
-        self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP, address=opened.address,
-                                    host_key=opened.fingerprint))
         self.tried.set()
 
     async def _poll(self) -> None:
@@ -134,7 +134,9 @@ class NodeWatcher:
             await self._pause(self._refresh())
             polls += 1
             try:
-                await self._read(full=self._clock() - self._full_at >= FULL_EVERY, ping=polls % PING_EVERY == 1)
+                back = NodeStateChanged(self._clock(), self.name, NodeState.UP) if misses else None
+                await self._read(full=self._clock() - self._full_at >= FULL_EVERY, ping=polls % PING_EVERY == 1,
+                                 becomes=back)
             except CommandTimeout as error:
                 misses += 1
                 if misses >= MISSES_ALLOWED:
@@ -143,11 +145,11 @@ class NodeWatcher:
                 problem = Problem(error.code, error.what, error.remedy)
                 self._emit(NodeStateChanged(self._clock(), self.name, NodeState.SILENT, problem))
                 continue
-            if misses:
-                misses = 0
-                self._emit(NodeStateChanged(self._clock(), self.name, NodeState.UP))
+            misses = 0
 
-    async def _read(self, *, full: bool, ping: bool = True, round_trip: float | None = None) -> NodeReading:
+    async def _read(self, *, full: bool, ping: bool = True, round_trip: float | None = None,
+                    becomes: NodeStateChanged | None = None) -> NodeReading:
+        """Probe. `becomes` goes out before what was read: services are judged by a node that is up, not unseen."""
         transport = self.transport
         if transport is None:
             raise ConnectionDropped(f"{self.name} is not connected.")
@@ -158,6 +160,8 @@ class NodeWatcher:
             self._reading = reading
             if full:
                 self._full_at = self._clock()
+            if becomes is not None:
+                self._emit(becomes)
             self._emit(NodeRead(self._clock(), self.name, reading, round_trip))
             return reading
 
