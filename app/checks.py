@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.config.schema import FleetConfig, NodeConfig
-from fleet.model import Binary, DeploymentState, Node, NodeState, Problem, ServiceState, Severity, Snapshot
+from fleet.model import (
+    Binary,
+    DeploymentState,
+    Node,
+    NodeState,
+    Problem,
+    ServiceKind,
+    ServiceRecord,
+    ServiceState,
+    Severity,
+    Snapshot,
+)
+from fleet.planning.exposure import is_public, of_running
 from fleet.runtimes.binaries import build_label, same_build
 
 SIGNED_IN = (NodeState.UP, NodeState.BROKEN)
@@ -151,6 +163,7 @@ def _ports(node: Node, config: NodeConfig, spared: frozenset[int]) -> Iterator[C
 
 def _processes(node: Node, spared: frozenset[int]) -> Iterator[Check]:
     for service in node.services:
+        yield from _exposed(node.name, service.record)
         if service.state in DEAD:
             problem = service.problem or Problem("dead", f"{service.record.id} is {service.state.value}")
             yield Check(node.name, Verdict.FAIL, problem.what,
@@ -163,6 +176,14 @@ def _processes(node: Node, spared: frozenset[int]) -> Iterator[Check]:
         yield Check(node.name, Verdict.WARN,
                     f"{program} (pid {foreign.process.pid}){port} was not started by this fleet",
                     "Adopt or end it in the cockpit, or leave it.")
+
+
+def _exposed(node: str, record: ServiceRecord) -> Iterator[Check]:
+    """What others reach without a key. That workers know none is how llama.cpp is; on a public address it is wrong."""
+    what, remedy = of_running(node, record)
+    if what:
+        fine = record.kind is ServiceKind.WORKER and not is_public(record.bind)
+        yield Check(node, Verdict.OK if fine else Verdict.WARN, f"{what} {remedy}" if fine else what, remedy)
 
 
 def _builds(snapshot: Snapshot) -> Iterator[Check]:

@@ -56,7 +56,12 @@ def plan_lines(operation: Operation) -> list[str]:
     lines += [f"  {number}. {visible(step.title)}" for number, step in enumerate(operation.steps, 1)]
     if not operation.steps and operation.state is OperationState.PLANNED:
         lines.append("  nothing to do")
-    return lines + problem_lines(operation)
+    return lines + remark_lines(operation) + problem_lines(operation)
+
+
+def remark_lines(operation: Operation) -> list[str]:
+    """What to know before it runs."""
+    return [f"  note: {visible(remark)}" for remark in operation.remarks]
 
 
 def problem_lines(operation: Operation) -> list[str]:
@@ -93,9 +98,14 @@ class StepLines:
         self._foot = TransientLine(stream)
         self._printed: dict[int, str] = {}
         self._quarter: dict[int, int] = {}
+        self._remarked = False
 
     def show(self, operation: Operation) -> None:
-        """Print what is new in `operation`."""
+        """Print what is new in `operation`; before its first step, what to know of it."""
+        if operation.steps and not self._remarked:
+            self._remarked = True
+            for line in remark_lines(operation):
+                self._put(line)
         for index, step in enumerate(operation.steps):
             if step.state in ENDED or step.state is StepState.UNDOING:
                 self._print_ended(index, step)

@@ -40,7 +40,7 @@ from fleet.nodes.watcher import NodeWatcher
 from fleet.operations.desk import OperationDesk
 from fleet.operations.head_steps import STALLED_AFTER, client_of
 from fleet.operations.plan import problem_of
-from fleet.planning.choose import node_config
+from fleet.planning.choose import may_be_head, node_config
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
@@ -145,10 +145,10 @@ class Engine:
             self._unwatch(name)
         self._finder.reconfigure(config)
         self.emit(ConfigLoaded(self.clock(), config.fleet, config.path, tuple(config.nodes), config.refresh))
+        for name in changed & self.latest.nodes.keys():     # what was known of its connection holds no more
+            self.emit(NodeStateChanged(self.clock(), name, NodeState.SEEN))
         for name in tuple(self.latest.nodes):
             self._watch_if_wanted(name)
-            if name in changed and name not in self._watchers:   # out of the file, yet still in sight
-                self.emit(NodeStateChanged(self.clock(), name, NodeState.SEEN))
         return ()
 
     def add_node(self, address: str) -> None:
@@ -246,8 +246,9 @@ class Engine:
 
     def _judge_deployment(self) -> None:
         now = self.clock()
+        may = {node.name for node in self.latest.nodes.values() if may_be_head(self.config, node)}
         deployment = judge_deployment(self.latest.nodes, self._witness.evidence, self.latest.deployment, now,
-                                      self.config.fleet)
+                                      self.config.fleet, heads_on=may)
         if deployment != self.latest.deployment:
             self.emit(DeploymentJudged(now, deployment))
 

@@ -6,7 +6,7 @@ silently took every layer itself, is not serving as planned, and that is what is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from fleet.facts import HeadFacts, head_facts
@@ -123,13 +123,16 @@ def _judge_listener(service: Service, sockets: tuple[Socket, ...]) -> Service:
 
 
 def judge_deployment(nodes: Mapping[str, Node], evidence: Evidence, before: Deployment, now: float,
-                     fleet: str = "") -> Deployment:
+                     fleet: str = "", *, heads_on: Collection[str] | None = None) -> Deployment:
     """What the fleet serves. The head that lives counts; without one, the head that was started last.
 
-    Heads of another fleet than `fleet` ("" = any) are somebody else's, though they run on the same nodes.
+    Heads of another fleet than `fleet` ("" = any) are somebody else's, though they run on the same nodes. Of nodes
+    that may be no head (`heads_on`: those that may; None = all) none counts: a node writes its pid files itself, and
+    whoever is a head is told what people ask.
     """
     heads = [service for node in nodes.values() for service in node.services
-             if service.record.kind is ServiceKind.COORDINATOR and (not fleet or service.record.fleet in ("", fleet))]
+             if (heads_on is None or node.name in heads_on)
+             and service.record.kind is ServiceKind.COORDINATOR and (not fleet or service.record.fleet in ("", fleet))]
     if not heads:
         return _keep_since(Deployment(state=DeploymentState.DOWN), before, now)
     head = max(heads, key=lambda s: (s.record.alive, not s.record.stopping, s.record.started_epoch))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.present.units import count, duration, span
 from app.present.words import OPERATION_SIGNS, STEP_SIGNS, problem_entries
 from fleet.model import Operation, OperationState, Snapshot, StepRecord, StepState
-from widgets.entries import Entry, Heading
+from widgets.entries import Entry, Heading, Paragraph
 from widgets.spans import Line, Span, Tone, line
 from widgets.steps import StepEntry
 
@@ -77,6 +77,11 @@ def _step(step: StepRecord, now: float, planned: bool) -> StepEntry:
 def outcome(operation: Operation) -> tuple[Entry, ...]:
     """Why it failed or was refused."""
     return problem_entries(operation.problem) if operation.problem is not None else ()
+
+
+def remarks(operation: Operation) -> tuple[Entry, ...]:
+    """What to know before it runs."""
+    return tuple(Paragraph(line(Span("▲ ", Tone.WARN), remark), 2) for remark in operation.remarks)
 
 
 def lead(operation: Operation, now: float) -> tuple[Entry, ...]:

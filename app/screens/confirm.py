@@ -77,7 +77,8 @@ class ConfirmScreen(ModalScreen[bool]):
             head = Paragraph(line(Span(f"The plan: {operations.plan_summary(operation)}", Tone.MUTED)))
         else:
             head = Paragraph(line(Span("⊘ Refused, nothing was started", Tone.BAD)))
-        self._show((*before, head, *operations.outcome(operation), *operations.steps(operation, 0.0)))
+        self._show((*before, head, *operations.outcome(operation), *operations.remarks(operation),
+                    *operations.steps(operation, 0.0)))
         self.query_one("#yes", Button).disabled = not self.ready
 
     def _show(self, rest: Sequence[Entry]) -> None:

@@ -12,8 +12,11 @@ MODEL, ALIAS, RPC, CONTEXT, KEYS = ("-m", "--model"), ("-a", "--alias"), ("--rpc
     "--api-key-file",)
 
 
-def facts_of_adopted(record: ServiceRecord, node: str, nodes: Mapping[str, Node]) -> HeadFacts | None:
-    """The facts of an adopted head on `node`, None for another service.
+def facts_of_adopted(record: ServiceRecord, node: str, nodes: Mapping[str, Node], *, user: str) -> HeadFacts | None:
+    """The facts of an adopted head on `node`, None for another service. `user` is who runs it.
+
+    The key file that another user's head names is not believed: it would be read with our rights, and its first line
+    sent to that head.
 
     Nobody planned its placement; but who names workers means them to hold something, so each is planned to hold an
     unknown part: a head that went on without them is seen.
@@ -26,10 +29,21 @@ def facts_of_adopted(record: ServiceRecord, node: str, nodes: Mapping[str, Node]
     planned = tuple(Share(worker.node or worker.endpoint, f"RPC{number}", worker.endpoint)
                     for number, worker in enumerate(workers))
     context = _value(record.argv, CONTEXT)
+    ours = bool(user) and user == _our_name(nodes[node])
     return HeadFacts(
         model=_value(record.argv, ALIAS) or path.rpartition("/")[2].removesuffix(".gguf"), model_path=path,
         context=int(context) if context.isdecimal() and context.isascii() and int(context) else None,
-        workers=workers, planned=planned, api_key_file=_value(record.argv, KEYS))
+        workers=workers, planned=planned, api_key_file=_key_file(record.argv) if ours else "")
+
+
+def _our_name(node: Node) -> str:
+    return node.reading.user if node.reading else ""
+
+
+def _key_file(argv: tuple[str, ...]) -> str:
+    """Where a head has its keys; one that stands relative to a folder that nobody knows is left out."""
+    path = _value(argv, KEYS)
+    return path if path.startswith("/") else ""
 
 
 def _value(argv: tuple[str, ...], names: tuple[str, ...]) -> str:

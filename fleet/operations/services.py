@@ -173,7 +173,7 @@ class Adopt(Step):
         supervisor = self._hands.supervisor(self.node)
         record = await supervisor.adopt(
             foreign.process, foreign.kind, foreign.port, foreign.bind, self._hands.config.fleet)
-        facts = facts_of_adopted(record, self.node, self._hands.snapshot().nodes)
+        facts = facts_of_adopted(record, self.node, self._hands.snapshot().nodes, user=foreign.process.user)
         if facts is not None:
             await supervisor.annotate(record.id, facts.to_json())
         report(f"now {record.id}")

@@ -48,6 +48,12 @@ def node_config(config: FleetConfig, node: Node) -> NodeConfig:
     return config.nodes.get(node.name) or NodeConfig(node.name, local=node.local)
 
 
+def may_be_head(config: FleetConfig, node: Node) -> bool:
+    """Whether a head on this node is the fleet's: a fleet.yaml that names nodes says which may be one."""
+    named = node.local or node.configured or not config.nodes
+    return named and Role.HEAD in node_config(config, node).roles
+
+
 def choose(snapshot: Snapshot, config: FleetConfig, wanted: str) -> Choice:
     """Decide model, head and workers.
 

@@ -25,8 +25,18 @@ if ! qd_said=$(LC_ALL=C mkdir "$qd_here" 2>&1); then
     qd_cannot folder "$qd_said"
     exit 0
 fi
-# Its own log, where its output goes to a file.
-if [ -d "/proc/$3/fd" ]; then
+# Its own log, where its output goes to a file; of another user's process none, for what that names is read as us.
+if [ -d "/proc/$3" ]; then
+    IFS=' ' read -r _ _ qd_owner _ <<QD_END
+$(LC_ALL=C ls -ldn "/proc/$3" 2>/dev/null)
+QD_END
+else
+    qd_owner=$(ps -o uid= -p "$3" 2>/dev/null | tr -d ' ')
+fi
+qd_log=''
+if [ "$qd_owner" != "$qd_uid" ]; then
+    :
+elif [ -d "/proc/$3/fd" ]; then
     qd_log=$(readlink "/proc/$3/fd/1" 2>/dev/null)
 else
     qd_log=$(LC_ALL=C lsof -a -p "$3" -d 1 -Fn 2>/dev/null | sed -n 's/^n//p' | sed 1q)
