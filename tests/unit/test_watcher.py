@@ -30,9 +30,9 @@ class ScriptedTransport:
 class Watch:
     """A watcher whose connections and readings come from lists; the last of each is repeated."""
 
-    def __init__(self, opens, reads=(NodeReading(),), refresh=0.001):
+    def __init__(self, opens, reads=None, refresh=0.001):
         self.transport = ScriptedTransport()
-        self.opens, self.reads = list(opens), list(reads)
+        self.opens, self.reads = list(opens), list(reads or [NodeReading()])
         self.events, self.fulls = [], []
         self.news = asyncio.Event()
         self.watcher = NodeWatcher("bolt", self.open, self.read, refresh=lambda: refresh, clock=lambda: 0.0,
