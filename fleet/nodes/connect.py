@@ -87,7 +87,10 @@ def target_of(context: Context, node: Node) -> SshTarget:
 def reader(context: Context, name: str) -> ReadNode:
     """What reads a node."""
     async def read(transport: Transport, previous: NodeReading | None, full: bool, timeout: float) -> NodeReading:
-        settings = probe_settings(context.config, context.snapshot().nodes[name])
+        node = context.snapshot().nodes.get(name)
+        if node is None:
+            raise NodeUnreachable(f"{name} is no longer part of the fleet.")
+        settings = probe_settings(context.config, node)
         return await probe(transport, settings, previous, full=full, timeout=timeout)
     return read
 

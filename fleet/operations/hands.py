@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode
+from fleet.errors import NodeUnreachable
 from fleet.model import Binary, Node, NodeReading, Snapshot
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
@@ -44,8 +45,16 @@ class Hands(Protocol):
 
 
 def node_of(hands: Hands, name: str) -> Node:
-    """A node of the newest Snapshot."""
-    return hands.snapshot().nodes[name]
+    """A node of the newest Snapshot.
+
+    Raises:
+        NodeUnreachable: it has left the fleet meanwhile.
+    """
+    node = hands.snapshot().nodes.get(name)
+    if node is None:
+        raise NodeUnreachable(f"{name} is no longer part of the fleet.", "See fleet.yaml; `quarterdeck nodes` lists "
+                              "what there is.")
+    return node
 
 
 @dataclass

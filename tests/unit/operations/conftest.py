@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -58,7 +59,13 @@ def state(tmp_path: Path) -> Iterator[Path]:
     yield folder
     for pid_file in folder.glob("services/*/pid.json"):
         _end(pid_file)
-    assert processes_of(folder) == []
+    left = processes_of(folder)
+    for _ in range(50):
+        if not left:
+            break
+        time.sleep(0.1)           # a keeper ends a moment after what it keeps
+        left = processes_of(folder)
+    assert left == []
 
 
 def _end(pid_file: Path) -> None:
