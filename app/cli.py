@@ -22,10 +22,19 @@ ACTING = frozenset({"up", "down", "start", "stop", "restart", "demo", "init"})
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the `quarterdeck` command; gives the exit code."""
     options = build_parser().parse_args(argv)
+    leave_no_core()
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a letter is no crash
     return guarded(lambda: dispatch(options), options)
+
+
+def leave_no_core() -> None:
+    """Passwords and passphrases that were typed live in our memory: a crash must not write that to a disk."""
+    import resource
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
 
 
 def dispatch(options: argparse.Namespace) -> int:

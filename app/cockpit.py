@@ -289,6 +289,12 @@ class CockpitApp(App[int]):
             self._driver.write(done.sequence)
         self.notify(printable(done.message), severity="information" if done.ok else "warning", timeout=5, markup=False)
 
+    def _fatal_error(self) -> None:
+        """Textual would print the fault with the variables around it, and one of them may be a password that was
+        typed. Whoever runs the app writes the crash file, which holds none.
+        """
+        self._close_messages_no_wait()
+
     def action_interrupt(self) -> None:
         """ctrl+c is what people press to leave; say how."""
         self.notify("Press q to leave. Services go on running.", timeout=4, markup=False)
