@@ -47,6 +47,15 @@ qd_make_state_folder() {
             return 1
         fi
     done
+    # Somebody may have made it in the moment between our look and our mkdir: in /tmp anybody can.
+    qd_strict=''
+    case $qd_folder in "/tmp/quarterdeck-$qd_uid"*) qd_strict=strict ;; esac
+    for qd_part in "$qd_folder" "$qd_folder/services"; do
+        if ! qd_usable "$qd_part" $qd_strict; then
+            qd_cannot folder "$qd_part $qd_why"
+            return 1
+        fi
+    done
     if [ ! -e "$qd_folder/host" ]; then
         qd_this_host
         (
