@@ -9,6 +9,7 @@ import asyncssh
 from fleet.nodes.questions import Interview
 from fleet.nodes.ssh_door import Door, Entered
 from fleet.nodes.ssh_hops import hops
+from fleet.nodes.ssh_settings import Settings
 from fleet.nodes.ssh_target import SshTarget
 
 _CLOSING = 2.0    # seconds that a connection may take to say goodbye
@@ -51,8 +52,12 @@ async def connect(target: SshTarget, interview: Interview, *, accept_new: bool) 
     chain, tunnel, through = Chain(), None, ""
     interview.begin()
     try:
-        for hop in hops(target):
-            entered = await Door(hop, tunnel, through, interview, accept_new=accept_new).enter()
+        settings = Settings(target)
+        way = hops(target, settings=settings)
+        for place, hop in enumerate(way, 1):
+            door = Door(hop, tunnel, through, interview, accept_new=accept_new,
+                        settings=settings if place == len(way) else None)
+            entered = await door.enter()
             chain.doors.append(entered)
             tunnel, through = entered.connection, hop.name
     except BaseException:

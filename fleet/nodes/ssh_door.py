@@ -45,12 +45,12 @@ class Door(asyncssh.SSHClient):
     """One host: what is asked of us while we sign in on it."""
 
     def __init__(self, target: SshTarget, tunnel: asyncssh.SSHClientConnection | None, through: str,
-                 interview: Interview, *, accept_new: bool) -> None:
+                 interview: Interview, *, accept_new: bool, settings: Settings | None = None) -> None:
         self._target = target
         self._tunnel = tunnel                  # the connection to the hop before
         self._interview = interview
         self._accept_new = accept_new
-        self._settings = Settings(target)
+        self._settings = settings or Settings(target)
         self._attempt = Attempt(target.name, target.user or self._settings.user, "", 0, through)
         self._host_key = HostKeyCheck(target, self._settings, self._attempt)
         self._offer: Offer | None = None

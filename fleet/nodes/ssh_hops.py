@@ -12,9 +12,12 @@ from fleet.nodes.ssh_target import SshTarget
 MOST_HOPS = 8
 
 
-def hops(target: SshTarget, left: int = MOST_HOPS) -> list[SshTarget]:
-    """The hosts on the way, the target last. Of a list of hops the first one's own ProxyJump counts."""
-    jump = target.jump or Settings(target).jump
+def hops(target: SshTarget, left: int = MOST_HOPS, *, settings: Settings | None = None) -> list[SshTarget]:
+    """The hosts on the way, the target last. Of a list of hops the first one's own ProxyJump counts.
+
+    `settings` are the target's, where they were read already.
+    """
+    jump = target.jump or (settings or Settings(target)).jump
     if not jump or jump.lower() == "none":
         return [target]
     if left <= 0:
