@@ -16,6 +16,7 @@ _BEGIN = re.compile(r"^@@quarterdeck-probe 1 ([0-9a-f]{8,64}) (full|quick)\r?$",
 _MARKER = re.compile(r"\n?^@@([0-9a-f]{8,64}) ([^\r\n]{1,120})\r?$\n?", re.MULTILINE)   # of any run: tokens change
 _STATUS = re.compile(r"^@status ([0-9]{1,3})\r?$", re.MULTILINE)
 _MOST = 1024
+_TOOL_LIMIT = 72 * 1024   # characters of one tool that are read; our script cuts at 64 KiB, a hostile node does not
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,8 @@ class Sections:
             return None
         found = list(_STATUS.finditer(text))
         if not found:
-            return ToolOutput(text, None)
-        return ToolOutput(text[:found[-1].start()], int(found[-1][1]))
+            return ToolOutput(text[:_TOOL_LIMIT], None)
+        return ToolOutput(text[:min(found[-1].start(), _TOOL_LIMIT)], int(found[-1][1]))
 
     def numbered(self, prefix: str) -> dict[str, str]:
         """The sections "prefix WHAT", by WHAT."""

@@ -1,5 +1,7 @@
 """Another user of the machine tries to be where our state is kept: they may write there nothing that we obey."""
 
+# ruff: noqa: ASYNC110, ASYNC220, ASYNC221, ASYNC230, ASYNC240 -- short looks at small files, in tests
+
 from __future__ import annotations
 
 import asyncio
