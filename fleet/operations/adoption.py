@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from fleet.facts import LIST_LIMIT, HeadFacts, WorkerRef
 from fleet.model import Node, ServiceKind, ServiceRecord, Share
-from fleet.planning.addresses import LOOPBACK
+from fleet.planning.addresses import LOOPBACK, has_address
 
 MODEL, ALIAS, RPC, CONTEXT, KEYS = ("-m", "--model"), ("-a", "--alias"), ("--rpc",), ("-c", "--ctx-size"), (
     "--api-key-file",)
@@ -60,16 +60,9 @@ def _worker(endpoint: str, head: Node, nodes: Mapping[str, Node]) -> WorkerRef:
     """Whose worker an endpoint is; its node by its address, its service by its port."""
     host, _, port = endpoint.rpartition(":")
     loopback = host in (LOOPBACK, "localhost")
-    node = head if loopback else next((n for n in nodes.values() if _has_address(n, host)), None)
+    node = head if loopback else next((n for n in nodes.values() if has_address(n, host)), None)
     if node is None:
         return WorkerRef("", "", endpoint)
     records = node.reading.services if node.reading else ()
     service = next((r for r in records if r.kind is ServiceKind.WORKER and str(r.port) == port), None)
     return WorkerRef(node.name, service.id if service else "", endpoint, service.pid if service else 0)
-
-
-def _has_address(node: Node, host: str) -> bool:
-    known = {address.host for address in node.addresses}
-    for interface in node.reading.interfaces if node.reading else ():
-        known.update(address.partition("/")[0] for address in interface.addresses)
-    return host in known

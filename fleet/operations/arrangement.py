@@ -61,6 +61,7 @@ class Arrangement:
     answers: dict[str, WorkerAnswer] = field(default_factory=dict)   # by endpoint
     planned: tuple[Share, ...] = ()
     log: HeadLog | None = None
+    left_over: set[str] = field(default_factory=set)   # endpoints of workers that a head which is gone still holds
 
     @property
     def head_node(self) -> str:

@@ -7,13 +7,13 @@ the head, follow its load, prove the placement, ask for one token.
 
 from __future__ import annotations
 
-from fleet.model import DeploymentState, ServiceRecord
+from fleet.model import DeploymentState, NodeState, ServiceRecord
 from fleet.operations.arrangement import Arrangement, Seat
-from fleet.operations.hands import Hands, Known, node_of
+from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
 from fleet.operations.lease import ReleaseLease, TakeLease
 from fleet.operations.plan import Plan, Step
-from fleet.operations.preflight import arrange, record_of
+from fleet.operations.preflight import arrange
 from fleet.operations.services import StartRecorded, StopRecorded
 from fleet.operations.tunnel_steps import StartRelay
 from fleet.operations.worker_steps import WorkerAnswers
@@ -34,7 +34,7 @@ async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
         title += f" with {count} worker{'s' if count != 1 else ''}"
     if _serves_already(hands, arrangement):
         return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
-    remarks = (*choice.left_out, *_exposed(arrangement))
+    remarks = (*choice.left_out, *_lost(hands, arrangement), *_exposed(arrangement))
     return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, remarks)
 
 
@@ -60,7 +60,7 @@ def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
     steps: list[Step] = [lease]
     steps += [StopRecorded(hands, node, record) for node, record in _old_heads(hands, arrangement)]
     for seat in arrangement.seats:
-        steps += _worker_steps(hands, seat)
+        steps += _worker_steps(hands, seat, anew=seat.endpoint in arrangement.left_over)
     steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
     steps += [WorkerAnswers(hands, arrangement, seat) for seat in arrangement.seats]
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
@@ -75,12 +75,26 @@ def _old_heads(hands: Hands, arrangement: Arrangement) -> list[tuple[str, Servic
                             (arrangement.head_node, arrangement.head_service)))
     found = []
     for node, service in places:
-        if node in hands.snapshot().nodes and (record := record_of(node_of(hands, node), service)):
+        there = hands.snapshot().nodes.get(node)
+        if there is not None and there.state is NodeState.UP and (record := record_of(there, service)):
             found.append((node, record))
     return found
 
 
-def _worker_steps(hands: Hands, seat: Seat) -> list[Step]:
+def _lost(hands: Hands, arrangement: Arrangement) -> list[str]:
+    """What to know of a head that cannot be reached, and of the workers that it left occupied."""
+    deployment = hands.snapshot().deployment
+    there = hands.snapshot().nodes.get(deployment.head)
+    told = []
+    if there is not None and there.state is not NodeState.UP:
+        told.append(f"The head on {there.name} is not ended, since {there.name} is {there.state.value}: should it "
+                    "still run, it loses the workers that are used now.")
+    told += [f"The worker on {seat.choice.where} is started anew: a head that is gone still holds its slot."
+             for seat in arrangement.seats if seat.endpoint in arrangement.left_over]
+    return told
+
+
+def _worker_steps(hands: Hands, seat: Seat, *, anew: bool) -> list[Step]:
     """Nothing for a worker that runs as it should; else what makes it run so."""
     if seat.spec is None:
         return []
@@ -91,6 +105,6 @@ def _worker_steps(hands: Hands, seat: Seat) -> list[Step]:
         return [start]
     same = (record.argv, record.build, record.facts.get("env")) == (
         seat.spec.argv, seat.spec.build, seat.spec.facts.get("env"))
-    if same and record.alive and not record.stopping:
+    if same and record.alive and not record.stopping and not anew:
         return []
     return [StopRecorded(hands, node, record), start]

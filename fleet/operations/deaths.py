@@ -17,7 +17,7 @@ LINE_TOLD = 160     # characters
 LOST = (NodeState.UNREACHABLE, NodeState.REFUSED, NodeState.GONE, NodeState.LOCKED, NodeState.BROKEN)
 
 
-def record_of(hands: Hands, node: str, service: str) -> ServiceRecord | None:
+def seen_record(hands: Hands, node: str, service: str) -> ServiceRecord | None:
     """What the node's pid files said of a service when they were last read."""
     known = hands.snapshot().nodes.get(node)
     return next((r for r in known.reading.services if r.id == service), None) if known and known.reading else None
@@ -58,7 +58,7 @@ async def raise_if_dead(hands: Hands, node: str, service: str) -> None:
         return
     tail = await last_log(hands, node, service)
     if record is None:
-        record = record_of(hands, node, service)
+        record = seen_record(hands, node, service)
     if record is None:
         raise StartFailed(f"{service} on {node} is gone, and so is its pid file.", "Somebody ended it meanwhile?",
                           code="gone")
@@ -81,7 +81,7 @@ async def raise_if_workers_lost(hands: Hands, seats: Sequence[Seat], *, ask: boo
                                   f"{node.state.value}.{why}", "Bring it back, or leave it out.", code="node-lost")
         if seat.spec is None:
             continue
-        seen = record_of(hands, node.name, seat.service)
+        seen = seen_record(hands, node.name, seat.service)
         if ask or seen is None or not seen.alive:
             await raise_if_dead(hands, node.name, seat.service)
 

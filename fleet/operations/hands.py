@@ -9,7 +9,7 @@ from typing import Protocol
 from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode
 from fleet.errors import NodeUnreachable
-from fleet.model import Binary, Node, NodeReading, Snapshot
+from fleet.model import Binary, Node, NodeReading, ServiceRecord, Snapshot
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.runtimes.binaries import Flags, read_flags
@@ -55,6 +55,11 @@ def node_of(hands: Hands, name: str) -> Node:
         raise NodeUnreachable(f"{name} is no longer part of the fleet.", "See fleet.yaml; `quarterdeck nodes` lists "
                               "what there is.")
     return node
+
+
+def record_of(node: Node, service: str) -> ServiceRecord | None:
+    """What the node's pid files say of a service."""
+    return next((r for r in node.reading.services if r.id == service), None) if node.reading else None
 
 
 @dataclass

@@ -9,7 +9,7 @@ from fleet.facts import HeadFacts, WorkerRef, head_facts
 from fleet.model import Deployment, DeploymentState, PlacementState, Process, ServiceKind, Share
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, Seat
-from fleet.operations.deaths import raise_if_dead, raise_if_workers_lost, record_of
+from fleet.operations.deaths import raise_if_dead, raise_if_workers_lost, seen_record
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
 from fleet.operations.services import Start
@@ -22,6 +22,7 @@ from fleet.runtimes.llama_server import HeadRequest, head_command, remote_device
 
 STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor time or memory
 IDLE_CPU = 0.02           # of one core: what a head needs to say over HTTP that it still loads; that is no sign of life
+SMOKE_PATIENCE = 3.0      # times STALLED_AFTER: the first token reads what a head has mapped from its disk
 IDLE_MEMORY = 1 << 20     # bytes: what a process may grow by without moving on
 LOOK_EVERY = 0.4
 LOG_STEP = 256 * 1024
@@ -100,7 +101,7 @@ def head_spec(hands: Hands, arrangement: Arrangement, split: tuple[int, ...]) ->
 
 
 def _ref(hands: Hands, seat: Seat) -> WorkerRef:
-    record = record_of(hands, seat.choice.node.name, seat.service)
+    record = seen_record(hands, seat.choice.node.name, seat.service)
     return WorkerRef(seat.choice.node.name, seat.service, seat.endpoint, record.pid if record else 0)
 
 
@@ -240,7 +241,7 @@ class SmokeTest(Step):
     async def do(self, report: Report) -> None:
         async with head_client(self._hands, self._arrangement) as client:
             try:
-                done = await client.complete("Hello", n_predict=1)
+                done = await client.complete("Hello", n_predict=1, timeout=self._hands.stalled_after * SMOKE_PATIENCE)
             except FleetError as error:
                 await raise_if_workers_lost(self._hands, self._arrangement.seats, ask=True)
                 await raise_if_dead(self._hands, self.node, self._arrangement.head_service)
@@ -259,7 +260,7 @@ def client_of(hands: Hands, deployment: Deployment) -> HeadClient | None:
     """A client of what serves, as observed; None when no head answers."""
     if deployment.state not in (DeploymentState.SERVING, DeploymentState.DEGRADED):
         return None
-    record = record_of(hands, deployment.head, deployment.head_service)
+    record = seen_record(hands, deployment.head, deployment.head_service)
     if record is None:
         return None
     return HeadClient(hands.transport(deployment.head), record.bind, record.port,

@@ -10,9 +10,8 @@ from fleet.model import Node, ServiceKind
 from fleet.nodes.connect import target_of
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, Seat
-from fleet.operations.hands import Hands, node_of
+from fleet.operations.hands import Hands, node_of, record_of
 from fleet.operations.plan import Report, Step
-from fleet.operations.preflight import record_of
 from fleet.operations.services import stop_quietly
 from fleet.relay import RelayPlan
 

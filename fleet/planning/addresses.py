@@ -46,6 +46,14 @@ def worker_address(worker: Node, head: Node, wished: str = "") -> str:
                       f"Name one with `rpc_address:` of {worker.name}, or use `rpc: tunnel`.", code="no-ipv4")
 
 
+def has_address(node: Node, host: str) -> bool:
+    """Whether an IP address is one of the node's."""
+    known = {address.host for address in node.addresses}
+    for interface in node.reading.interfaces if node.reading else ():
+        known.update(address.partition("/")[0] for address in interface.addresses)
+    return host in known
+
+
 def _addresses(node: Node) -> list[tuple[IPv4Interface, LinkKind]]:
     found = []
     for interface in node.reading.interfaces if node.reading else ():

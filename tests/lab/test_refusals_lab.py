@@ -226,3 +226,35 @@ async def test_a_worker_that_may_not_be_reached_is_refused_with_what_to_do(lab):
             assert worker in sentence(refused)
     finally:
         lab.exec(worker, "pkill -9 -f ggml-rpc-server")
+
+
+async def test_a_head_whose_host_lost_its_power_leaves_workers_that_can_be_used_again(lab):
+    """No goodbye reached them: their slots are held by a head that is gone, and nothing but a new start frees them."""
+    head, worker, other = lab.plain[:3]
+    async with fleet_up(lab, fleet_of(lab, head, worker, other)) as engine:
+        await bring_up(engine)
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
+        lab.kill(head)
+        await until(engine, lambda s: s.deployment.state is DeploymentState.BROKEN)
+        lab.boot(head)
+        await until(engine, lambda s: s.nodes[head].state is NodeState.UP and not any(
+            x.record.alive for x in s.nodes[head].services))
+        await bring_up(engine)
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
+
+
+async def test_a_model_moves_to_another_head_while_the_first_is_away(lab):
+    head, second, third = lab.plain[:3]
+    config = fleet_of(lab, head, second, third)
+    async with fleet_up(lab, config) as engine:
+        await bring_up(engine)
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
+        lab.cut(head)
+        await until(engine, lambda s: s.nodes[head].state in LOST)
+        engine.config = replace(config, models={MODEL: replace(config.models[MODEL], head=second)})
+        planned = await engine.plan(BringUp())
+        assert any(f"The head on {head} is not ended" in remark for remark in planned.remarks), planned
+        await bring_up(engine)
+        snapshot = await until(engine, lambda s: s.deployment.head == second and (
+            s.deployment.state is DeploymentState.SERVING))
+        assert snapshot.deployment.workers == ((third, "worker-50052"),)

@@ -1,0 +1,185 @@
+"""What speaks against a bring-up: no room, ports of others, occupied or dead workers, other builds and protocols.
+
+Each check looks and raises a `PlanRefused`; nothing is started by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fleet.errors import PlanRefused
+from fleet.facts import head_facts
+from fleet.model import Node, NodeState, Process, Socket
+from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.hands import Hands, Known, node_of, record_of
+from fleet.planning.addresses import LOOPBACK, has_address
+from fleet.planning.choose import Choice, WorkerChoice, node_config
+from fleet.planning.shares import Room, expected_rooms, plan_shares
+from fleet.runtimes.binaries import build_label, same_build
+from fleet.runtimes.rpc_wire import Occupant, WorkerStatus, ask_worker, compatible, occupant
+
+WIRE_TIMEOUT = 5.0
+
+
+def check_fits(hands: Hands, arrangement: Arrangement) -> None:
+    """Refuse what cannot fit, by what the probes saw: how it is dealt is decided when the workers have answered."""
+    split, gpu_layers = arrangement.choice.model.split, arrangement.choice.model.gpu_layers
+    if not arrangement.seats or gpu_layers == 0:
+        return
+    rooms = []
+    for seat in arrangement.seats:
+        node, config = seat.choice.node, node_config(hands.config, seat.choice.node)
+        here = [other for other in arrangement.seats if other.choice.node.name == node.name]
+        for name, free in expected_rooms(node, config.vram, seat.choice.config.devices, sharing=len(here)):
+            weight = split.get(node.name, 0.0 if split else None)
+            rooms.append(Room(name, node.name, seat.endpoint, free, weight))
+    rooms += [Room(device.name, arrangement.head_node, "", arrangement.head.vram.get(device.name, device.memory_free),
+                   split.get(arrangement.head_node, 0.0) if split else None) for device in arrangement.local_devices]
+    plan_shares(arrangement.header, rooms, gpu_layers=gpu_layers, head=arrangement.head_node)
+
+
+async def check_head_port(hands: Hands, arrangement: Arrangement) -> None:
+    """Refuse a port of the head that somebody else has."""
+    node = node_of(hands, arrangement.head_node)
+    config = arrangement.head_config
+    _refuse_stranger(hands, node, config.port, config.bind, "the head", arrangement.head_service)
+
+
+def _refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, service: str) -> None:
+    """Refuse a port that somebody else listens on, and a service of another fleet in the place of ours."""
+    record = record_of(node, service)
+    ours = record is not None and record.alive
+    if record is not None and ours and record.fleet not in ("", hands.config.fleet):
+        raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is in use by {record.id} of the fleet "
+                          f"“{record.fleet}”.", "Tear that one down, or set another `port:` in fleet.yaml.",
+                          code="other-fleet")
+    for listener in _in_the_way(node, port, bind):
+        if record is not None and ours and listener.pid in (None, record.pid):
+            continue
+        raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is taken by {_owner(node, listener)}.",
+                          "End or adopt it there, or set another `port:` in fleet.yaml.", code="port-taken")
+
+
+def _in_the_way(node: Node, port: int, bind: str) -> list[Socket]:
+    """Sockets that keep a service from listening on `bind`; one on another address does not."""
+    every = ("0.0.0.0", "::", "*", "")
+    return [s for s in (node.reading.sockets if node.reading else ()) if s.listening and s.local_port == port
+            and (s.local_host == bind or s.local_host in every or bind in every)]
+
+
+def _owner(node: Node, listener: Socket) -> str:
+    if listener.pid is None:
+        return "a process that belongs to another user"
+    process = next((f.process for f in node.foreign if f.process.pid == listener.pid), None)
+    name = process.argv[0].rpartition("/")[2] if process and process.argv else listener.program or "a process"
+    return f"{name} (pid {listener.pid})"
+
+
+async def check_seat(hands: Hands, known: Known, arrangement: Arrangement, seat: Seat) -> None:
+    """Refuse a worker that cannot be started or used; one that a head which is gone still holds is noted."""
+    worker, node = seat.choice, node_of(hands, seat.choice.node.name)
+    sockets = node.reading.sockets if node.reading else ()
+    if seat.spec is not None:
+        _refuse_stranger(hands, node, worker.config.port, seat.bind, "a worker", seat.service)
+        await _check_build(hands, known, arrangement.choice, worker)
+    elif not any(s.listening and s.local_port == worker.config.port for s in sockets):
+        raise PlanRefused(f"Nothing listens on {node.name}, port {worker.config.port}: the worker there is dead.",
+                          "Start it, leave it out, or let Quarterdeck start it (`managed: true`).", code="dead-worker")
+    held = occupant(sockets, worker.config.port)
+    if held is not None and not _held_by_our_head(hands, arrangement, seat):
+        if await _is_left_over(hands, seat, held):
+            arrangement.left_over.add(seat.endpoint)
+            return
+        raise PlanRefused(f"The worker on {node.name}, port {worker.config.port}, is occupied: {held.describe()}. "
+                          "It serves one head at a time, and a second one would wait for ever.",
+                          "End that head first, or leave this worker out.", code="occupied")
+    if seat.spec is None and held is None:
+        await _check_protocol(hands, known, arrangement.choice, seat)
+
+
+def _held_by_our_head(hands: Hands, arrangement: Arrangement, seat: Seat) -> bool:
+    """Whether the head that holds this worker is the one that this bring-up replaces."""
+    record = record_of(node_of(hands, arrangement.head_node), arrangement.head_service)
+    deployment = hands.snapshot().deployment
+    records = [record] if record and record.alive else []
+    there = hands.snapshot().nodes.get(deployment.head)
+    if there and there.state is NodeState.UP and (old := record_of(there, deployment.head_service)) and old.alive:
+        records.append(old)
+    return any(worker.node == seat.choice.node.name and worker.endpoint.endswith(f":{seat.dial_port}")
+               for record in records for worker in head_facts(record.facts).workers)
+
+
+async def _is_left_over(hands: Hands, seat: Seat, held: Occupant) -> bool:
+    """Whether a worker of ours is held by a connection whose other end is gone.
+
+    A machine that lost its power says no goodbye, and a worker waits for its client for ever. Its node being back,
+    no head runs there; while it is away, the pid file that we last saw says that the head was ours.
+    """
+    record = record_of(node_of(hands, seat.choice.node.name), seat.service)
+    host = held.holder.rpartition(":")[0]
+    peer = next((node for node in hands.snapshot().nodes.values() if has_address(node, host)), None)
+    if seat.spec is None or record is None or not record.alive or peer is None or host == LOOPBACK:
+        return False
+    if peer.state is NodeState.UP:
+        reading = await hands.reread(peer.name)
+        return all(process.is_zombie or _is_worker(process) for process in reading.processes)
+    records = peer.reading.services if peer.reading else ()
+    return any(worker.node == seat.choice.node.name and worker.service == seat.service for head in records
+               if head.fleet in ("", hands.config.fleet) for worker in head_facts(head.facts).workers)
+
+
+def _is_worker(process: Process) -> bool:
+    return bool(process.argv) and process.argv[0].rpartition("/")[2] in ("ggml-rpc-server", "rpc-server")
+
+
+async def _check_build(hands: Hands, known: Known, choice: Choice, worker: WorkerChoice) -> None:
+    """Head and worker must be of one build; where that cannot be read, of one RPC protocol."""
+    binary = worker.binary
+    if binary is None:
+        return
+    same = same_build(choice.head_binary, binary)
+    if same:
+        return
+    if same is False:
+        raise PlanRefused(
+            f"{worker.node.name} has llama.cpp {build_label(binary)}, the head {choice.head.name} has "
+            f"{build_label(choice.head_binary)}: head and workers must be of one build.",
+            "Install the same build on both, or name its folder as `llama:`.", code="build-mismatch")
+    ours = await head_protocol(hands, known, choice)
+    theirs = await known.protocol_of(hands, worker.node.name, binary)
+    _refuse_protocol(choice, worker, ours, theirs)
+
+
+async def _check_protocol(hands: Hands, known: Known, choice: Choice, seat: Seat) -> None:
+    """A worker that somebody else runs: ask it, now that its slot is free."""
+    head = hands.transport(choice.head.name)
+    answer = await ask_worker(lambda: head.open_connection(seat.dial_host, seat.dial_port), timeout=WIRE_TIMEOUT)
+    if answer.status is not WorkerStatus.OK or answer.version is None:
+        raise PlanRefused(f"The worker on {seat.choice.where} cannot be used by {choice.head.name}: {answer.detail}",
+                          "Check its address and port, and what runs there.", code="bad-worker")
+    _refuse_protocol(choice, seat.choice, await head_protocol(hands, known, choice), answer.version)
+
+
+def _refuse_protocol(choice: Choice, worker: WorkerChoice, ours: tuple[int, int, int],
+                     theirs: tuple[int, int, int]) -> None:
+    if not compatible(ours, theirs):
+        raise PlanRefused(
+            f"The worker on {worker.where} speaks RPC protocol {_dotted(theirs)}, the head on {choice.head.name} "
+            f"{_dotted(ours)}: they do not understand each other.",
+            "Use the same llama.cpp build on both.", code="protocol-mismatch")
+
+
+async def head_protocol(hands: Hands, known: Known, choice: Choice) -> tuple[int, int, int]:
+    """What the head's build speaks, learned from the worker program that lies beside it."""
+    reading = choice.head.reading
+    beside = [b for b in (reading.binaries if reading else ()) if b.program == "ggml-rpc-server"
+              and (b.folder == choice.head_binary.folder or same_build(b, choice.head_binary))]
+    if not beside:
+        raise PlanRefused(f"Which RPC protocol the head on {choice.head.name} speaks cannot be told: no "
+                          "ggml-rpc-server lies beside its llama-server.", "Install the whole of llama.cpp there.",
+                          code="no-protocol")
+    return await known.protocol_of(hands, choice.head.name, beside[0])
+
+
+def _dotted(version: Sequence[int]) -> str:
+    return ".".join(map(str, version))
