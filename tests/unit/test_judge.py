@@ -125,3 +125,43 @@ def test_facts_read_back_from_a_node_survive_anything():
     facts = head_facts(hostile)
     assert facts.model == "" and facts.context is None and facts.workers == ()
     assert len(facts.planned[0].node) == 1024 and facts.planned[0].layers is None
+
+
+def test_a_worker_that_was_restarted_under_its_head_is_told_at_once():
+    """The head's facts say which life of the worker it is connected to."""
+    ref = WorkerRef("bolt", "worker-50052", "10.0.0.3:50052", pid=20)
+    facts = replace(FACTS, workers=(ref,))
+    _, deployment = fleet(head_record=head(facts=facts), evidence=head_is(READY))
+    assert deployment.state is DeploymentState.SERVING
+    for sockets in (HELD, (listening(50052),)):
+        _, deployment = fleet(head_record=head(facts=facts), evidence=head_is(READY), worker_record=worker(pid=21),
+                              sockets=sockets)
+        assert (deployment.state, deployment.problem.code) == (DeploymentState.BROKEN, "worker-detached")
+
+
+def test_a_worker_that_holds_nothing_is_not_missed():
+    """A head that took the whole model itself is degraded by that, and by nothing that becomes of its workers."""
+    local = Placement(FACTS.planned, (Share("atlas", "CPU", model_bytes=1 << 28),), PlacementState.LOCAL,
+                      Problem("healthy-but-local", "It holds all itself."))
+    evidence = head_is(replace(READY, placement=local))
+    for changes in ({"sockets": (listening(50052),)}, {"worker_record": worker(alive=False, exit_status=137)},
+                    {"bolt": NodeState.UNREACHABLE}):
+        _, deployment = fleet(evidence=evidence, **changes)
+        assert (deployment.state, deployment.problem.code) == (DeploymentState.DEGRADED, "healthy-but-local")
+
+
+def test_a_head_of_another_fleet_is_not_what_we_serve():
+    theirs = replace(head(), fleet="other")
+    nodes, _ = fleet(head_record=theirs, evidence=head_is(READY))
+    assert judge_deployment(nodes, head_is(READY), Deployment(), 100.0, "ours").state is DeploymentState.DOWN
+    assert judge_deployment(nodes, head_is(READY), Deployment(), 100.0, "other").state is DeploymentState.SERVING
+    ours = replace(theirs, fleet="")
+    nodes, _ = fleet(head_record=ours, evidence=head_is(READY))
+    assert judge_deployment(nodes, head_is(READY), Deployment(), 100.0, "ours").state is DeploymentState.SERVING
+
+
+def test_what_a_head_knows_of_its_workers_survives_being_written_down():
+    facts = replace(FACTS, workers=(WorkerRef("bolt", "worker-50052", "10.0.0.3:50052", 20),))
+    assert head_facts(facts.to_json()) == facts
+    assert head_facts({"workers": [{"node": "bolt", "pid": "x"}, {"pid": -4}, 7]}).workers == (
+        WorkerRef("bolt", "", "", 0), WorkerRef("", "", "", 0))
