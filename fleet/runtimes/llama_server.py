@@ -16,9 +16,10 @@ MOST_SHARES = 15          # -ts with a 16th value is rejected; 16 remote devices
 ALL_LAYERS = 999          # -ngl: more than any model has, and a number in every build
 
 _LOG_PLACEMENT = "4"      # buffer sizes by device are printed from -lv 4 on, nothing below
-_ENDPOINT = re.compile(r"[A-Za-z0-9._-]+:\d{1,5}")
+_ENDPOINT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*:\d{1,5}")
 _OURS = {
     "--api-key": "Keys never stand on a command line: put them in a file of mode 0600 and name it as `api_key_file:`.",
+    "--hf-token": "Tokens never stand on a command line: put it into `env:` of the node's head as HF_TOKEN.",
     "--host": "Where the head listens is `bind:` of the node's head.",
     "--port": "The head's port is `port:` of the node's head.",
     "--model": "The model is the `file:` of a model in fleet.yaml.",
