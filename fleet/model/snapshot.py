@@ -1,0 +1,39 @@
+"""All that the engine knows, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fleet.model.deployment import Deployment
+from fleet.model.node import Node
+from fleet.model.operation import Operation
+from fleet.model.question import Question
+from fleet.model.words import Problem, Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One line of the flight recorder."""
+
+    at: float                             # engine clock
+    at_epoch: float
+    severity: Severity
+    text: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the engine knows, at one moment."""
+
+    fleet: str = "fleet"
+    config_path: str = ""                 # "" = no file
+    config_problems: tuple[str, ...] = ()  # the file as it is now is not in force because of these
+    discovery: tuple[Problem, ...] = ()   # why a way of finding machines does not work
+    nodes: Mapping[str, Node] = field(default_factory=dict)
+    deployment: Deployment = Deployment()
+    operations: tuple[Operation, ...] = ()   # newest last, the last 20
+    questions: tuple[Question, ...] = ()
+    notices: tuple[Notice, ...] = ()      # newest last, the last 200
+    refresh: float = 2.0                  # seconds between polls, to judge ages by
