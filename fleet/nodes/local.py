@@ -8,7 +8,7 @@ import signal
 import stat
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from fleet.errors import CommandTimeout, FleetError, ShellUnusable
 from fleet.nodes import shell
@@ -90,21 +90,20 @@ class _ShellProcess:
     @classmethod
     async def start(cls, node: str) -> _ShellProcess:
         self = cls()
-        self.stdout, self._out_transport, out_end = await _read_pipe()
-        self.stderr, self._err_transport, err_end = await _read_pipe()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *shell.LOCAL_ARGV, stdin=asyncio.subprocess.PIPE, stdout=out_end, stderr=err_end,
-                start_new_session=True)
-        except BaseException as error:
-            self._out_transport.close()
-            self._err_transport.close()
-            if isinstance(error, OSError):
+        with ExitStack() as theirs, ExitStack() as ours:    # a cancellation between two of these leaves nothing open
+            try:
+                self.stdout, self._out_transport, out_end = await _read_pipe()
+                theirs.callback(os.close, out_end)
+                ours.callback(self._out_transport.close)
+                self.stderr, self._err_transport, err_end = await _read_pipe()
+                theirs.callback(os.close, err_end)
+                ours.callback(self._err_transport.close)
+                self._process = await asyncio.create_subprocess_exec(
+                    *shell.LOCAL_ARGV, stdin=asyncio.subprocess.PIPE, stdout=out_end, stderr=err_end,
+                    start_new_session=True)
+            except OSError as error:
                 raise unusable_shell(node, error.strerror or str(error)) from error
-            raise
-        finally:
-            os.close(out_end)
-            os.close(err_end)
+            ours.pop_all()
         assert self._process.stdin is not None
         self.stdin = self._process.stdin
         return self
@@ -145,8 +144,12 @@ class _ShellProcess:
 async def _read_pipe() -> tuple[asyncio.StreamReader, asyncio.BaseTransport, int]:
     ours, theirs = os.pipe()
     reader = asyncio.StreamReader(limit=_CHUNK)
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", buffering=0))
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb", buffering=0))
+    except BaseException:
+        os.close(theirs)
+        raise
     return reader, transport, theirs
 
 
