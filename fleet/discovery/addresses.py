@@ -42,6 +42,7 @@ _NAMES: tuple[tuple[LinkKind, re.Pattern[str]], ...] = (
 )
 
 _HOST = re.compile(r"[^\W_]([\w.-]{0,252}[\w.])?")           # letters of any script: names of mDNS are UTF-8
+_SCOPE = re.compile(r"[A-Za-z0-9_.@-]{1,32}")
 _ALL_DIGITS = re.compile(r"[0-9.]+")                       # meant as an IPv4 address
 
 _ORDER = {kind: place for place, kind in enumerate((
@@ -52,11 +53,13 @@ _SOURCES = {source: place for place, source in enumerate(("fleet.yaml", "by hand
 
 @lru_cache(maxsize=4096)
 def parse_ip(host: str) -> IPv4Address | IPv6Address | None:
-    """The IP that `host` is, its %scope kept; None for a name."""
+    """The IP that `host` is, its %scope kept; None for a name, and for a scope that names no interface."""
     try:
         found = ip_address(host.strip().removeprefix("[").removesuffix("]"))
     except ValueError:
         return None
+    if isinstance(found, IPv6Address) and found.scope_id is not None and not _SCOPE.fullmatch(found.scope_id):
+        return None      # Python takes anything there, also what would be a second word of known_hosts
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         return found.ipv4_mapped
     return found

@@ -213,7 +213,10 @@ class Door(asyncssh.SSHClient):
 
     @property
     def _account(self) -> str:
-        return f"{self._attempt.user}@{self._attempt.host}"
+        """Whose password it is. Behind a hop, or on another port, the same address is another machine."""
+        attempt = self._attempt
+        port = f":{attempt.port}" if attempt.port != 22 else ""
+        return f"{attempt.user}@{attempt.host}{port}{f' through {attempt.through}' if attempt.through else ''}"
 
     def _note_methods(self) -> None:
         if self._connection is not None:

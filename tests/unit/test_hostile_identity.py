@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleet.config.schema import FleetConfig, NodeConfig
+from fleet.discovery.addresses import split_host_port
 from fleet.discovery.finder import Finder
 from fleet.discovery.identity import Registry
 from fleet.discovery.sightings import Sighting, Source, clean_name, from_config
@@ -48,3 +49,10 @@ def test_a_name_from_the_network_is_one_word_and_no_option(name: str) -> None:
     cleaned = clean_name(name)
     assert not cleaned.startswith("-") and cleaned.isprintable() and " " not in cleaned
     assert not set(cleaned) & set("$;&|<>`'\"\\/*?")
+
+
+@pytest.mark.parametrize("text", [
+    "fe80::1%eth0 ssh-ed25519 AAAA", "fe80::1%eth0\nhost ssh-ed25519 AAAA", "[fe80::1%a b]:22", "*", "*.lan", "|1|x|y",
+    "@cert-authority", "a,b", "!a", "fe80::1%" + "x" * 400])
+def test_no_address_is_more_than_one_name_in_known_hosts(text: str) -> None:
+    assert split_host_port(text) is None

@@ -106,13 +106,14 @@ async def test_a_password_and_a_code_are_asked_in_the_servers_own_words(serve):
         asked.append((kind, text, detail))
         return "654321" if "code" in text else "secret"
 
-    node = (await serve(password="secret", code="654321"))(ask=ask)
+    start = await serve(password="secret", code="654321")
+    node = start(ask=ask)
     await node.connect()
-    assert asked == [(QuestionKind.PASSWORD, "Password of me@127.0.0.1?", "Password:"),
-                     (QuestionKind.PASSWORD, "me@127.0.0.1 asks: One-time code:", "")]
+    assert asked == [(QuestionKind.PASSWORD, f"Password of me@127.0.0.1:{start.port}?", "Password:"),
+                     (QuestionKind.PASSWORD, f"me@127.0.0.1:{start.port} asks: One-time code:", "")]
     await node.close()
     await node.connect()
-    assert [text for _, text, _ in asked[2:]] == ["me@127.0.0.1 asks: One-time code:"]
+    assert [text for _, text, _ in asked[2:]] == [f"me@127.0.0.1:{start.port} asks: One-time code:"]
 
 
 async def test_nobody_there_is_said_with_what_would_help(serve):
