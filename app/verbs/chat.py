@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 def given_prompt(options: argparse.Namespace) -> str | None:
     """The one question; None for a conversation, which needs a terminal to type at."""
     if options.prompt not in (None, "-"):
-        return options.prompt
+        return options.prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")   # as JSON can carry it
     if options.prompt is None and sys.stdin.isatty():
         return None
     text = sys.stdin.read(INPUT_LIMIT).strip()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
+from app.verbs.chat import given_prompt
 from fleet.config.schema import WorkerConfig
 from fleet.errors import PlanRefused
 from fleet.model import Binary
@@ -56,3 +61,17 @@ def test_an_endpoint_is_one_address_and_one_port(endpoint: str) -> None:
 def test_an_environment_that_cannot_be_one_is_refused(env: dict[str, str]) -> None:
     with pytest.raises(PlanRefused):
         head_command(SERVER, SERVER_FLAGS, HeadRequest("/m/a.gguf", env=env))
+
+
+def test_a_prompt_that_is_no_text_can_be_sent_all_the_same() -> None:
+    prompt = given_prompt(Namespace(prompt="caf\udcff \udcc3\udca9"))
+    assert prompt == "caf\ufffd é"
+
+
+def test_a_pipe_that_brings_no_text_is_no_fault(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", "import sys; from app.cli import main; sys.exit(main())", "chat"],
+                          input=b"\xff\xfe", capture_output=True, cwd=tmp_path, check=False, timeout=60,
+                          env={**os.environ, "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8:strict",
+                               "XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert b"a fault of its own" not in done.stderr and b"Traceback" not in done.stderr
+    assert not list(tmp_path.rglob("crash-*"))
