@@ -69,18 +69,16 @@ def plain_fleet(lab, *nodes: NodeConfig) -> FleetConfig:
 async def hostile(lab) -> AsyncIterator[str]:
     """A node whose every tool, file and service says nasty things; it is itself again afterwards."""
     name = lab.one("nvidia")
-    files = "/usr/local/bin/nvidia-smi /usr/local/bin/id /usr/local/bin/uname /etc/os-release"
-    keep = f"mkdir -p /root/kept; for f in {files}; do [ ! -e $f ] || cp -a --parents $f /root/kept; done"
-    assert lab.exec(name, keep).returncode == 0
+    assert lab.exec(name, "cp /usr/local/bin/nvidia-smi /etc/os-release /root").returncode == 0
     for tool, text in (("nvidia-smi", f"index, name\\n0, {NASTY}, 999999999999, 1, 1, 1, 1, 1\\n"),
                        ("id", "-oProxyCommand=touch /tmp/owned\\n"), ("uname", f"Linux {NASTY} {NASTY} x86_64\\n")):
         ours = {"id": '[ "$1" != -u ] || exec /usr/bin/id -u', "uname": '[ "$1" != -n ] || exec /usr/bin/uname -n'}
         lab.exec(name, f"printf '%s\\n' '#!/bin/sh' '{ours.get(tool, '')}' >/usr/local/bin/{tool}; "
-                       f"""printf '%s' "printf '{text}'" >>/usr/local/bin/{tool}; chmod 755 /usr/local/bin/{tool}""")
+                       f"""printf '%s' "printf -- '{text}'" >>/usr/local/bin/{tool}; chmod 755 /usr/local/bin/{tool}""")
     lab.exec(name, f"printf 'PRETTY_NAME=\"{NASTY}\"\\n' >/etc/os-release")
-    names = f"""'{NASTY}' '-m' 'a,b' '$(touch /tmp/owned)' "a'b" 'a\\nb'"""
+    names = f"""'{NASTY.replace("/", "")}' '-m' 'a,b' '$(touch /tmp/owned)' "a'b" 'a\\nb'"""
     lab.exec(name, f"mkdir -p ~/models; cd ~/models; for f in {names}; do"
-                   " printf GGUF >\"$(printf -- \"$f\").gguf\"; done", user="fleet")
+                   " printf GGUF >\"$(printf -- \"$f\").gguf\"; done 2>/dev/null", user="fleet")
     lab.exec(name, f"cat >/tmp/head.py <<'END'\n{HEAD}\nEND")
     lab.exec(name, "cd /; setsid python3 /tmp/head.py llama-server >/tmp/head.log 2>&1 & echo $!", user="fleet")
     service = r"""
@@ -102,8 +100,9 @@ printf 'NASTY\n' | sed 's/^/load /' >"$d/log"
     done = lab.exec(name, service, user="fleet")
     assert done.returncode == 0, done.stderr
     yield name
-    lab.exec(name, "pkill -f head.py; rm -rf /home/fleet/models /home/fleet/.local/state/quarterdeck /tmp/head.py "
-                   "/usr/local/bin/id /usr/local/bin/uname; cp -a /root/kept/. /")
+    lab.exec(name, "pkill -f head.py; cd /home/fleet; rm -rf models .local/state/quarterdeck /tmp/head.py "
+                   "/usr/local/bin/id /usr/local/bin/uname; mv /root/nvidia-smi /usr/local/bin; "
+                   "mv /root/os-release /etc")
 
 
 async def cli(tmp_path: Path, *words: str, stdin: bytes = b"") -> tuple[int, str, str]:
@@ -128,7 +127,7 @@ def write_config(lab, tmp_path: Path, *names: str) -> None:
 @pytest.mark.timeout(240)
 async def test_no_verb_lets_a_hostile_node_move_the_terminal_or_end_the_program(lab, hostile, tmp_path):
     write_config(lab, tmp_path, hostile, lab.plain[0])
-    seen = ""
+    seen: dict[tuple[str, ...], str] = {}
     for words in (("nodes",), ("nodes", "--json"), ("status",), ("status", "--json"), ("doctor",), ("doctor", "--json"),
                   ("logs", hostile, "coordinator-18080"), ("chat", "Hello"), ("chat", "--json", "Hello"),
                   ("up", "--dry-run"), ("up", "--dry-run", "--", "-m"),
@@ -139,8 +138,13 @@ async def test_no_verb_lets_a_hostile_node_move_the_terminal_or_end_the_program(
         assert "Traceback" not in err + out and not set(out + err) & BAD, (words, set(out + err) & BAD, out, err)
         if "--json" in words:
             json.loads(out)
-        seen += out
-    assert hostile in seen and "\\x1b" in seen
+        seen[words] = out
+    assert "hello \\x1b]0;own" in seen["chat", "Hello"] and "coordinator-18080" in seen["status",]
+    nodes = {node["name"]: node for node in json.loads(seen["nodes", "--json"])["nodes"]}
+    reading = nodes[hostile]["reading"]
+    assert "\x1b" in reading["os_version"] and "\x1b" in reading["devices"][0]["label"]
+    assert reading["user"].startswith("-o") and len(reading["models"]) >= 4
+    assert "\\x1b]0;own" in seen["logs", hostile, "coordinator-18080"]
     assert lab.exec(hostile, "[ ! -e /tmp/owned ]").returncode == 0 and not Path("/tmp/owned").exists()
     assert not list((tmp_path / "state").rglob("crash-*"))
 
