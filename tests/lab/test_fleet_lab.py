@@ -30,7 +30,8 @@ def engine_processes(lab, *names: str) -> list[str]:
     found = []
     for name in names:
         listed = lab.exec(name, "ps", "-eo", "pid=,args=").stdout.splitlines()
-        found += [line for line in listed if "llama-server" in line or "rpc-server" in line or "quarterdeck" in line]
+        found += [line for line in listed if any(word in line for word in ("llama-server", "rpc-server", "quarterdeck"))
+                  and "--quarterdeck-begin--" not in line]     # the shell of a probe that is just looking
     return found
 
 
