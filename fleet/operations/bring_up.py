@@ -7,8 +7,9 @@ the head, follow its load, prove the placement, ask for one token.
 
 from __future__ import annotations
 
-from fleet.model import DeploymentState, NodeState, ServiceRecord
+from fleet.model import DeploymentState, ServiceRecord
 from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
 from fleet.operations.lease import ReleaseLease, TakeLease
@@ -76,7 +77,7 @@ def _old_heads(hands: Hands, arrangement: Arrangement) -> list[tuple[str, Servic
     found = []
     for node, service in places:
         there = hands.snapshot().nodes.get(node)
-        if there is not None and there.state is NodeState.UP and (record := record_of(there, service)):
+        if there is not None and there.state not in LOST and (record := record_of(there, service)):
             found.append((node, record))
     return found
 
@@ -86,7 +87,7 @@ def _lost(hands: Hands, arrangement: Arrangement) -> list[str]:
     deployment = hands.snapshot().deployment
     there = hands.snapshot().nodes.get(deployment.head)
     told = []
-    if there is not None and there.state is not NodeState.UP:
+    if there is not None and there.state in LOST:
         told.append(f"The head on {there.name} is not ended, since {there.name} is {there.state.value}: should it "
                     "still run, it loses the workers that are used now.")
     told += [f"The worker on {seat.choice.where} is started anew: a head that is gone still holds its slot."

@@ -11,6 +11,7 @@ from fleet.errors import PlanRefused
 from fleet.facts import head_facts
 from fleet.model import Node, NodeState, Process, Socket
 from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.planning.addresses import LOOPBACK, has_address
 from fleet.planning.choose import Choice, WorkerChoice, node_config
@@ -103,7 +104,7 @@ def _held_by_our_head(hands: Hands, arrangement: Arrangement, seat: Seat) -> boo
     deployment = hands.snapshot().deployment
     records = [record] if record and record.alive else []
     there = hands.snapshot().nodes.get(deployment.head)
-    if there and there.state is NodeState.UP and (old := record_of(there, deployment.head_service)) and old.alive:
+    if there and there.state not in LOST and (old := record_of(there, deployment.head_service)) and old.alive:
         records.append(old)
     return any(worker.node == seat.choice.node.name and worker.endpoint.endswith(f":{seat.dial_port}")
                for record in records for worker in head_facts(record.facts).workers)

@@ -19,6 +19,7 @@ from fleet.runtimes.head_http import HeadClient, HeadHealth
 from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
 
 LOG_STEP = 256 * 1024
+LOG_STEPS = 64            # at most: that is as much as a log may hold
 LOAD_LOOK = 0.5           # seconds between two looks at a head that loads
 LOG_TAIL = 8192
 STUCK_AFTER = 20.0        # seconds without an HTTP answer from a head that was ready: a long prefill still answers
@@ -144,6 +145,7 @@ class _Head:
         self._record = record
         self._log = HeadLog()
         self._offset = 0
+        self._read_to_the_end = False
         self._answered_at: float | None = None
         self._last: HeadEvidence | None = None
         self._counted: tuple[float, float] | None = None     # tokens, seconds that they took
@@ -157,6 +159,10 @@ class _Head:
             await self._read_log()
             client = await self._client()
             health = await client.health()
+            if health is HeadHealth.READY and self._answered_at is None:
+                self._answered_at = now
+                for _ in range(LOG_STEPS):     # what it said between the reading and its answer counts too
+                    await self._read_log()
         except FleetError:
             return None
         try:
@@ -194,8 +200,8 @@ class _Head:
             self._kept = None
 
     async def _read_log(self) -> None:
-        """Until it is loaded; what comes after tells nothing of the placement."""
-        if self._answered_at is not None:
+        """Until it is loaded, and then once more to the end; what comes after tells nothing of the placement."""
+        if self._read_to_the_end:
             return
         try:
             chunk = await self._context.supervisor(self._node).read_log(self._record.id, self._offset, LOG_STEP)
@@ -205,6 +211,8 @@ class _Head:
             self._log = HeadLog()
         self._log.feed(chunk.text)
         self._offset = chunk.offset
+        # it had answered before this was read: all that it said of its load is here
+        self._read_to_the_end = self._answered_at is not None and chunk.offset >= chunk.size
 
     def _facts(self) -> Mapping[str, object]:
         """As last read: those of an adopted head are written a moment after its pid file."""
@@ -215,6 +223,8 @@ class _Head:
 
     def _placement(self) -> Placement:
         facts = head_facts(self._facts())
+        if not self._read_to_the_end:
+            return Placement(facts.planned)   # half a log would show half a placement
         real = real_shares(self._log, {worker.endpoint: worker.node for worker in facts.workers}, self._node)
         return judge_placement(facts.planned, real) if real else Placement(facts.planned)
 

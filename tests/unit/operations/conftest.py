@@ -92,6 +92,8 @@ async def by_hand() -> AsyncIterator[Callable]:
             *argv, stdin=asyncio.subprocess.DEVNULL, stdout=out, stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "LD_LIBRARY_PATH": str(Path(argv[0]).parent), "GGML_NO_BACKTRACE": "1"},
             start_new_session=True)
+        if log:
+            out.close()
         started.append(process)
         async with asyncio.timeout(60):
             while True:

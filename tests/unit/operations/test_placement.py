@@ -133,3 +133,18 @@ async def test_a_placement_is_remembered_when_the_log_of_the_load_is_gone(config
             assert snapshot.deployment.placement.state is PlacementState.MATCHES
             assert len(snapshot.deployment.placement.real) == 3
         await tear_down(engine)
+
+
+async def test_what_a_head_logs_just_before_it_answers_counts(
+        config: FleetConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read a few bytes at a time, the log always lies behind the answer: nothing half read is judged."""
+    monkeypatch.setattr("fleet.runtimes.witness.LOG_STEP", 4096)
+    async with running(config) as engine:
+        await bring_up(engine)
+        async with running(config) as later:
+            snapshot = await until(later, lambda s: s.deployment.state in (
+                DeploymentState.SERVING, DeploymentState.DEGRADED))
+            assert snapshot.deployment.state is DeploymentState.SERVING
+            snapshot = await until(later, lambda s: any(share.kv_bytes for share in s.deployment.placement.real))
+            assert snapshot.deployment.placement.state is PlacementState.MATCHES
+        await tear_down(engine)
