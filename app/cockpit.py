@@ -12,31 +12,31 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import BindingType
 from textual.command import CommandPalette
 from textual.worker import Worker, WorkerCancelled, WorkerFailed, WorkerState
 
-from app import clipboard, keymap
+from app import keymap
 from app.bridge import Bridge, EngineFace
 from app.commands import LegalCommands, StillPalette
 from app.driver import MeteredDriver, backlog_of
 from app.messages import EngineFailed, SnapshotChanged
-from app.present import dialogs, models, operations
-from app.present.dialogs import Dialog
 from app.screens import rooms
 from app.screens.base import CockpitScreen, keys_of
 from app.terminal import DARK, LOCAL_RATE
 from app.themes import THEMES
 from fleet.errors import FleetError
-from fleet.events import Command
-from fleet.model import Operation, OperationState, Snapshot
 from widgets.spans import printable
 
+if TYPE_CHECKING:
+    from app.present.dialogs import Dialog
+    from fleet.events import Command
+    from fleet.model import Operation, Snapshot
+
 LEAVING = 90.0                 # seconds that quitting waits for an operation to be undone
-OVER = (OperationState.DONE, OperationState.FAILED, OperationState.CANCELLED, OperationState.REFUSED)
 
 
 class CockpitApp(App[int]):
@@ -113,6 +113,7 @@ class CockpitApp(App[int]):
 
     def on_engine_failed(self, event: EngineFailed) -> None:
         """Keep it in the title line."""
+        from fleet.model import Snapshot
         self.problem = printable(f"✕ {event.what}")
         self.notify(printable(f"{event.what} {event.remedy}"), severity="error", timeout=20, markup=False)
         self._show(self.snapshot or Snapshot(), self.shown_at)
@@ -134,17 +135,20 @@ class CockpitApp(App[int]):
 
     def _results(self, snapshot: Snapshot) -> None:
         """A toast for the end of what was begun here, and for nothing else."""
+        from app.present import operations
         for operation in snapshot.operations:
-            if operation.id in self._mine and operation.state in OVER:
+            if operation.id in self._mine and operations.is_over(operation):
                 self._mine.discard(operation.id)
-                good = operation.state is OperationState.DONE
+                good = operations.went_well(operation)
                 self.notify(printable(operations.in_one_sentence(operation)),
                             severity="information" if good else "error", timeout=4 if good else 12, markup=False)
 
     def _ask(self, snapshot: Snapshot) -> None:
         """Show the oldest open question, one at a time and never over another dialog."""
-        from app.screens.ask import QuestionScreen, question_screen
         screen = self.screen
+        if not snapshot.questions and isinstance(screen, CockpitScreen):
+            return                         # nearly always: the dialogs are imported when there is a question
+        from app.screens.ask import QuestionScreen, question_screen
         still_open = {question.id for question in snapshot.questions}
         if isinstance(screen, QuestionScreen) and screen.question.id not in still_open:
             screen.dismiss(None)
@@ -166,6 +170,7 @@ class CockpitApp(App[int]):
 
     def bring_up(self, model: str | None = None) -> None:
         """Show the plan for a model; with None the user chooses, where there is a choice."""
+        from app.present import dialogs, models
         from app.screens.choose_model import ChooseModelScreen
         engine, snapshot = self.engine, self.snapshot
         if engine is None or snapshot is None or self.read_only:
@@ -180,6 +185,7 @@ class CockpitApp(App[int]):
             self.propose(dialogs.bring_up(found[0].value if found else ""))
 
     def _chosen(self, model: str | None) -> None:
+        from app.present import dialogs
         if model is not None:
             self.propose(dialogs.bring_up(model))
 
@@ -204,6 +210,7 @@ class CockpitApp(App[int]):
 
     def cancel_operation(self) -> None:
         """Ask, then stop what is under way; what it did is undone."""
+        from app.present import dialogs
         from app.screens.confirm import ConfirmScreen
         engine, running = self.engine, self._under_way()
         if engine is None or running is None or self.read_only:
@@ -276,7 +283,8 @@ class CockpitApp(App[int]):
         path = next(each for number in range(1000)
                     if not (each := Path(f"{name}{f'-{number}' if number else ''}.svg").absolute()).exists())
         try:
-            path.write_text(self.export_screenshot(title="Quarterdeck"), encoding="utf-8")
+            with path.open("x", encoding="utf-8") as file:     # not through a link that somebody put there
+                file.write(self.export_screenshot(title="Quarterdeck"))
         except OSError as error:
             self.notify(f"No screenshot: {error.strerror or error}.", severity="error", markup=False)
         else:
@@ -284,6 +292,7 @@ class CockpitApp(App[int]):
 
     def copy(self, text: str) -> None:
         """To the terminal's clipboard, as well as that can be done."""
+        from app import clipboard
         done = clipboard.copy(text, os.environ)
         if done.sequence and self._driver is not None:
             self._driver.write(done.sequence)
@@ -301,6 +310,7 @@ class CockpitApp(App[int]):
 
     async def action_quit(self) -> None:
         """Leave; with an operation under way, ask first."""
+        from app.present import dialogs
         from app.screens.confirm import ConfirmScreen
         running = self._under_way()
         if running is None or self.engine is None:
@@ -312,9 +322,8 @@ class CockpitApp(App[int]):
                              lambda yes: self._leave() if yes else None)
 
     def _under_way(self) -> Operation | None:
-        snapshot = self._latest.snapshot if self._latest is not None else None
-        running = [each for each in snapshot.operations if each.state is OperationState.RUNNING] if snapshot else []
-        return running[-1] if running else None
+        from app.present import operations
+        return operations.under_way(self._latest.snapshot) if self._latest is not None else None
 
     def _leave(self) -> None:
         if self._under_way() is not None:

@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.markup import escape
 from textual.widgets import Input
 
-from app.present.models import candidates
 from app.screens.base import keys_of
 from widgets.spans import printable
 
@@ -47,6 +46,7 @@ class LegalCommands(Provider):
 
     def _models(self) -> Iterator[tuple[str, str, Callable[[], object]]]:
         from app.cockpit import CockpitApp
+        from app.present.models import candidates
         app = self.app
         if not isinstance(app, CockpitApp) or app.read_only or app.engine is None or app.snapshot is None:
             return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.message import Message
 
-from fleet.model import Snapshot
+if TYPE_CHECKING:
+    from fleet.model import Snapshot
 
 
 @dataclass

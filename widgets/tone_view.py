@@ -6,49 +6,35 @@ costs. A ToneView keeps the lines it drew and repaints those that differ.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.segment import Segment
 from rich.style import Style
+from textual.color import Color, ColorParseError
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from widgets.spans import Line, Tone
 
+# The theme's variable for each tone. Not component classes: Textual makes a node for each of them in each widget
+# and puts the style sheet to it, which was a third of the time to the first frame.
+COLOURS = {
+    Tone.PLAIN: "foreground", Tone.MUTED: "text-muted", Tone.STRONG: "foreground", Tone.GOOD: "text-success",
+    Tone.WARN: "text-warning", Tone.BAD: "text-error", Tone.ACCENT: "text-accent", Tone.BAR: "primary",
+    Tone.TRACK: "border-blurred", "title": "text-muted",
+    "cursor": "block-cursor-background",           # the row under the cursor while the widget has the focus
+    "mark": "block-cursor-blurred-background",     # the same without the focus
+}
+BOLD = frozenset({Tone.STRONG, Tone.BAD})
+
 
 class ToneView(ScrollView):
-    """Draws Lines; a subclass says which line stands at which y.
-
-    | Class | What |
-    | :- | :- |
-    | `tone--plain` ... `tone--track` | one for every `Tone` |
-    | `tone--cursor` | background of the row under the cursor while the widget has the focus |
-    | `tone--mark` | the same without the focus |
-    | `tone--title` | column titles |
-    """
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"tone--{tone}" for tone in Tone), "tone--cursor", "tone--mark", "tone--title",
-    }
+    """Draws Lines; a subclass says which line stands at which y. Colours are the theme's (`COLOURS`)."""
 
     DEFAULT_CSS = """
     ToneView {
         scrollbar-size-vertical: 1;
         scrollbar-size-horizontal: 0;
         overflow-x: hidden;
-        & .tone--plain { color: $foreground; }
-        & .tone--muted { color: $text-muted; }
-        & .tone--strong { color: $foreground; text-style: bold; }
-        & .tone--good { color: $text-success; }
-        & .tone--warn { color: $text-warning; }
-        & .tone--bad { color: $text-error; text-style: bold; }
-        & .tone--accent { color: $text-accent; }
-        & .tone--bar { color: $primary; }
-        & .tone--track { color: $border-blurred; }
-        & .tone--title { color: $text-muted; }
-        & .tone--cursor { background: $block-cursor-background; }
-        & .tone--mark { background: $block-cursor-blurred-background; }
     }
     """
 
@@ -61,29 +47,38 @@ class ToneView(ScrollView):
         self._styles = {}
         super().notify_style_update()
 
+    def _colour(self, name: str) -> Color:
+        """The theme's colour of that name on this widget's background."""
+        behind = self.background_colors[1]
+        said = self.app.theme_variables.get(COLOURS[name], "auto")
+        try:
+            colour = Color.parse(said)
+        except ColorParseError:                    # "auto 60%" of Textual's own themes
+            share = said.removeprefix("auto").strip().removesuffix("%")
+            return behind + behind.get_contrast_text(float(share) / 100 if share else 1.0)
+        return behind + colour
+
     def style_named(self, name: str) -> Style:
-        """The foreground style of a component class, without its background."""
+        """The foreground style of a tone, without a background."""
         style = self._styles.get(name)
         if style is None:
-            style = self.get_component_rich_style(f"tone--{name}", partial=True)
+            style = Style(color=self._colour(name).rich_color, bold=True if name in BOLD else None)
             self._styles[name] = style
         return style
 
     def backdrop(self, name: str = "") -> Style:
-        """The widget's background, or that of the component class `name`."""
+        """The widget's background, or what "cursor" and "mark" make of it."""
         key = f"on {name}"
         style = self._styles.get(key)
         if style is None:
-            base = self.rich_style
-            background = self.get_component_rich_style(f"tone--{name}").bgcolor if name else base.bgcolor
-            style = Style(bgcolor=background)
+            style = Style(bgcolor=self._colour(name).rich_color if name else self.rich_style.bgcolor)
             self._styles[key] = style
         return style
 
     def drawn(self, spans: Line, width: int, *, on: str = "", tone: str = "") -> Strip:
         """The line as a Strip of exactly `width` cells, runs of one style merged.
 
-        `on` names the component class whose background it stands on, `tone` overrides the spans' own.
+        `on` says what it stands on ("cursor" or "mark"), `tone` overrides the spans' own.
         """
         behind = self.backdrop(on)
         runs: list[tuple[str, str]] = []

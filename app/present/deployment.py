@@ -7,15 +7,9 @@ from app.present.words import DEPLOYMENT_SIGNS, problem_entries
 from fleet.model import Deployment, DeploymentState, PlacementState, Share, Snapshot
 from widgets.entries import Cut, Entry, Fact, Gauge, Heading, Paragraph
 from widgets.meters import Meter
-from widgets.row_spec import Column, Row
+from widgets.row_spec import Row
 from widgets.spans import Keep, Line, Span, Tone, joined, line
 
-COLUMNS = (
-    Column("device", "device", 12, 34, grow=True),
-    Column("planned", "planned", 8, 20),
-    Column("real", "real", 8, 11, right=True),
-    Column("share", "of the model", 12, 22, need=1, grow=True),
-)
 EMPTY = (line(Span("No model is up. ", Tone.MUTED), "b", Span(" brings one up.", Tone.MUTED)),)
 EMPTY_READ_ONLY = (line(Span("No model is up.", Tone.MUTED)),)
 UNPLACED = (line(Span("Where the model sits is not known yet.", Tone.MUTED)),)

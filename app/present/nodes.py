@@ -9,26 +9,14 @@ from app.present.units import UNKNOWN, age, fraction, gib, is_live, used_of
 from app.present.words import KIND_WORDS, LINK_WORDS, NODE_SIGNS, SERVICE_SIGNS, needs_help
 from fleet.model import Device, DeviceKind, Node, NodeReading, NodeState, ServiceState, Snapshot
 from widgets.meters import Meter
-from widgets.row_spec import Column, Row
-from widgets.spans import Keep, Line, Span, Tone, joined, line
-
-COLUMNS = (
-    Column("state", "state", 4, 13),
-    Column("name", "node", 5, 16, keep=Keep.BOTH),
-    Column("kind", "kind", 4, 9, need=5),
-    Column("address", "address", 9, 21, need=4, keep=Keep.END),
-    Column("devices", "devices", 8, 17, need=3),
-    Column("memory", "GiB used/total", 16, 28, need=1, grow=True),
-    Column("services", "services", 14, 30, need=2, grow=True),
-    Column("age", "age", 4, 8, right=True),
-)
+from widgets.row_spec import Row
+from widgets.spans import Line, Span, Tone, joined, line
 
 EMPTY = (
     line("No machines yet."),
     line(Span("Press ", Tone.MUTED), "n", Span(" to add one by its address, name it in fleet.yaml,", Tone.MUTED)),
     line(Span("or wait: the network and ~/.ssh/config are being searched.", Tone.MUTED)),
 )
-READING = (line(Span("◌ ", Tone.ACCENT), "reading this machine ..."),)
 
 # Noise in front of what people call their cards.
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Apple ")

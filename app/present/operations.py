@@ -17,9 +17,8 @@ def current(snapshot: Snapshot, now: float, dismissed: int) -> Operation | None:
 
     `dismissed` is the id of the newest operation that the user has put away.
     """
-    running = [each for each in snapshot.operations if each.state is OperationState.RUNNING]
-    if running:
-        return running[-1]
+    if (running := under_way(snapshot)) is not None:
+        return running
     if not snapshot.operations:
         return None
     last = snapshot.operations[-1]
@@ -30,9 +29,19 @@ def current(snapshot: Snapshot, now: float, dismissed: int) -> Operation | None:
     return last
 
 
-def is_running(snapshot: Snapshot) -> bool:
-    """Whether anything is under way."""
-    return any(each.state is OperationState.RUNNING for each in snapshot.operations)
+def under_way(snapshot: Snapshot) -> Operation | None:
+    """The operation that runs."""
+    return next((each for each in reversed(snapshot.operations) if each.state is OperationState.RUNNING), None)
+
+
+def is_over(operation: Operation) -> bool:
+    """Whether nothing more comes of it."""
+    return operation.state not in (OperationState.PLANNED, OperationState.RUNNING)
+
+
+def went_well(operation: Operation) -> bool:
+    """Whether it did what it was begun for."""
+    return operation.state is OperationState.DONE
 
 
 def title(operation: Operation, now: float) -> Line:

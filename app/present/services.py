@@ -12,18 +12,8 @@ from fleet.model import ForeignProcess, LinkKind, Node, Service, ServiceKind, Se
 from fleet.text import without_secrets
 from widgets.entries import Entry, Fact, Gauge, Heading, Paragraph
 from widgets.meters import Meter
-from widgets.row_spec import Cell, Column, Row
+from widgets.row_spec import Cell, Row
 from widgets.spans import Keep, Line, Span, Tone, line
-
-COLUMNS = (
-    Column("state", "state", 4, 10),
-    Column("node", "node", 5, 14, keep=Keep.BOTH),
-    Column("service", "service", 8, 20, keep=Keep.END),
-    Column("doing", "doing", 22, 44, need=1, grow=True),
-    Column("port", "port", 5, 5, need=3, right=True),
-    Column("build", "build", 6, 8, need=4),
-    Column("pid", "pid", 5, 8, need=2, right=True),
-)
 
 EMPTY = (line(Span("Nothing runs. ", Tone.MUTED), "b", Span(" brings a model up.", Tone.MUTED)),)
 EMPTY_READ_ONLY = (line(Span("Nothing runs.", Tone.MUTED)),)

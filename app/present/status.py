@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from app.present.opening import BRAND
 from app.present.units import count, rate
 from app.present.words import DEPLOYMENT_SIGNS, NODE_SIGNS, SEVERITY_SIGNS, needs_help, problem_entries
 from fleet.model import (
@@ -31,26 +32,21 @@ class Mode:
     filter: str = ""
 
 
-def head(snapshot: Snapshot | None, problem: str = "") -> tuple[Line, Line]:
+def head(snapshot: Snapshot, problem: str = "") -> tuple[Line, Line]:
     """The title line: the fleet on the left, where it comes from on the right."""
-    brand = Span("Quarterdeck", Tone.ACCENT)
     if problem:
-        return line(brand), line(Span(problem, Tone.BAD))
-    if snapshot is None:
-        return line(brand), line(Span("starting the engine ...", Tone.MUTED))
+        return line(BRAND), line(Span(problem, Tone.BAD))
     nodes = snapshot.nodes.values()
     up = sum(node.state is NodeState.UP for node in nodes)
     numbers = f"{count(len(nodes), 'node')}, {up} up"
     source = snapshot.config_path or ("" if any(node.configured for node in nodes) else
                                       "no fleet.yaml: this machine and what is found")
-    return line(brand, Span("  "), Span(snapshot.fleet, Tone.STRONG), Span(f"  {numbers}", Tone.MUTED)), line(
+    return line(BRAND, Span("  "), Span(snapshot.fleet, Tone.STRONG), Span(f"  {numbers}", Tone.MUTED)), line(
         Span(source, Tone.MUTED))
 
 
-def foot(snapshot: Snapshot | None, mode: Mode) -> tuple[Line, Line]:
+def foot(snapshot: Snapshot, mode: Mode) -> tuple[Line, Line]:
     """The status line: what serves, then what needs a person."""
-    if snapshot is None:
-        return line(Span("◌ reading this machine ...", Tone.MUTED)), ()
     return joined((*_modes(mode), _serves(snapshot))), joined(alarms_in_short(snapshot))
 
 

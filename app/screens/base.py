@@ -9,11 +9,11 @@ from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from fleet.model import Snapshot
 from widgets.key_line import KeyLine
 
 if TYPE_CHECKING:
     from app.cockpit import CockpitApp
+    from fleet.model import Snapshot
 
 TOO_SMALL = "Quarterdeck needs 60 columns and 16 lines.\nMake this window larger, or press q to leave."
 

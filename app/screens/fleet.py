@@ -1,8 +1,12 @@
-"""The Fleet screen: the machines, what runs on them, what serves, and everything about the one selected."""
+"""The Fleet screen: the machines, what runs on them, what serves, and everything about the one selected.
+
+What knows the fleet's records (`app.present` but for `opening`) is imported where it is used: it takes 60 ms, which
+the first frame does not wait for.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual import events as textual_events
 from textual.app import ComposeResult
@@ -11,13 +15,8 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Input
 
 from app.keymap import ACTING, FLEET
-from app.present import deployment, dialogs, node_detail, nodes, operations, services, status
-from app.present.nodes import can_connect
-from app.present.services import Selected
-from app.present.shell import command_for
+from app.present import opening
 from app.screens.base import CockpitScreen
-from app.screens.detail import DetailScreen
-from fleet.model import Node, Snapshot
 from widgets.entries import Entry, text_of_entries
 from widgets.entry_view import EntryView
 from widgets.panel_title import PanelTitle
@@ -26,7 +25,12 @@ from widgets.spans import Span, Tone
 from widgets.status_line import StatusLine
 from widgets.step_list import StepList
 
+if TYPE_CHECKING:
+    from app.present.services import Selected
+    from fleet.model import Node, Snapshot
+
 PANELS = ("nodes", "services", "placement")
+NEED_SNAPSHOT = ACTING | {"logs", "operation", "events", "copy", "copy_command"}
 
 
 class FleetScreen(CockpitScreen):
@@ -46,24 +50,23 @@ class FleetScreen(CockpitScreen):
 
     def compose_body(self) -> ComposeResult:
         """Title, lists, pane, status."""
-        left, right = status.head(None)
-        yield StatusLine(left, right, id="head")
+        yield StatusLine(*opening.HEAD, id="head")
         with Container(id="body"):
             yield PanelTitle("nodes", id="nodes-title")
-            yield RowTable(nodes.COLUMNS, empty=nodes.READING, id="nodes")
+            yield RowTable(opening.NODES, empty=opening.READING, id="nodes")
             with Horizontal(id="lower"):
                 with Vertical(id="running"):
                     yield PanelTitle("services", id="services-title")
-                    yield RowTable(services.COLUMNS, id="services")
+                    yield RowTable(opening.SERVICES, id="services")
                     yield PanelTitle("model", id="placement-title")
-                    yield RowTable(deployment.COLUMNS, id="placement")
+                    yield RowTable(opening.PLACEMENT, id="placement")
                     yield PanelTitle("events", id="lately-title")
                     yield EntryView(id="lately")
                 with Vertical(id="telling"):
                     yield StepList(id="operation")
                     yield EntryView(id="detail")
         yield self.filter_input()
-        yield StatusLine(*status.foot(None, self._mode()), id="foot")
+        yield StatusLine(*opening.FOOT, id="foot")
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
         """The pane follows the list that has the keys."""
@@ -77,6 +80,7 @@ class FleetScreen(CockpitScreen):
 
     def show(self, snapshot: Snapshot, now: float) -> None:
         """Give every widget its rows; each repaints what differs."""
+        from app.present import deployment, nodes, services, status
         read_only = self.cockpit.read_only
         self.query_one("#head", StatusLine).show(*status.head(snapshot, self.cockpit.problem))
         table = self.query_one("#nodes", RowTable)
@@ -99,6 +103,7 @@ class FleetScreen(CockpitScreen):
         self.query_one(f"#{name}-title", PanelTitle).show(title, (Span(number, Tone.MUTED),) if table.total else ())
 
     def _show_operation(self, snapshot: Snapshot, now: float) -> None:
+        from app.present import operations
         view = self.query_one("#operation", StepList)
         operation = operations.current(snapshot, now, self._dismissed)
         view.display = operation is not None
@@ -118,6 +123,7 @@ class FleetScreen(CockpitScreen):
 
     def _entries(self, snapshot: Snapshot, now: float, panel: str, key: str) -> tuple[Entry, ...]:
         """Everything about a row of a panel."""
+        from app.present import deployment, node_detail, services
         if panel == "nodes":
             node = snapshot.nodes.get(key)
             return node_detail.detail(snapshot, node, now) if node is not None else ()
@@ -128,12 +134,11 @@ class FleetScreen(CockpitScreen):
 
     def show_status(self) -> None:
         """The status line, with what the user has set."""
-        self.query_one("#foot", StatusLine).show(*status.foot(self.cockpit.snapshot, self._mode()))
-
-    def _mode(self) -> status.Mode:
-        boxes = self.query("#filter").results(Input)       # not there yet while the screen is composed
-        words = next((box.value for box in boxes), "")
-        return status.Mode(self.cockpit.read_only, self.cockpit.paused, words)
+        from app.present import status
+        cockpit = self.cockpit
+        if cockpit.snapshot is not None:
+            mode = status.Mode(cockpit.read_only, cockpit.paused, self.query_one("#filter", Input).value)
+            self.query_one("#foot", StatusLine).show(*status.foot(cockpit.snapshot, mode))
 
     def _keys_changed(self, snapshot: Snapshot) -> None:
         """Tell the key line, but only when something else can be done than before."""
@@ -158,6 +163,7 @@ class FleetScreen(CockpitScreen):
     @property
     def selected(self) -> Selected | None:
         """The service meant: the selected one, the head of the model, or the one of the selected node in most need."""
+        from app.present import services
         snapshot = self.cockpit.snapshot
         if snapshot is None:
             return None
@@ -172,14 +178,17 @@ class FleetScreen(CockpitScreen):
         """Whether a key does something now; False hides it from the key line, the help and the palette."""
         cockpit = self.cockpit
         snapshot = cockpit.snapshot
-        if action in ACTING and (cockpit.read_only or cockpit.engine is None or snapshot is None):
+        if snapshot is None:
+            return action not in NEED_SNAPSHOT
+        if action in ACTING and (cockpit.read_only or cockpit.engine is None):
             return False
+        from app.present import dialogs, nodes, operations
         on_services = self._panel == "services"
         match action:
             case "connect":
-                return can_connect(self.selected_node)
+                return nodes.can_connect(self.selected_node)
             case "tear_down":
-                return any(node.services for node in snapshot.nodes.values()) if snapshot else False
+                return any(node.services for node in snapshot.nodes.values())
             case "start":
                 return on_services and dialogs.can_start(self.selected)
             case "stop":
@@ -192,11 +201,9 @@ class FleetScreen(CockpitScreen):
                 selected = self.selected
                 return selected is not None and selected.service is not None
             case "cancel_operation":
-                return snapshot is not None and operations.is_running(snapshot)
+                return operations.under_way(snapshot) is not None
             case "operation":
-                return snapshot is not None and bool(snapshot.operations)
-            case "events" | "copy" | "copy_command":
-                return snapshot is not None
+                return bool(snapshot.operations)
         return True
 
     # -- moving about -------------------------------------------------------------------------
@@ -208,6 +215,7 @@ class FleetScreen(CockpitScreen):
 
     def on_row_table_chosen(self, event: RowTable.Chosen) -> None:
         """Enter: the pane over the whole screen."""
+        from app.screens.detail import DetailScreen
         panel, key = self._panel, event.key
         self.app.push_screen(DetailScreen(lambda snapshot, now: self._entries(snapshot, now, panel, key)))
 
@@ -257,10 +265,14 @@ class FleetScreen(CockpitScreen):
 
     def action_events(self) -> None:
         """What is wrong and what happened."""
+        from app.present import status
+        from app.screens.detail import DetailScreen
         self.app.push_screen(DetailScreen(lambda snapshot, now: status.events(snapshot)))
 
     def action_operation(self) -> None:
         """The newest operation over the whole screen."""
+        from app.present import operations
+        from app.screens.detail import DetailScreen
         self.app.push_screen(DetailScreen(
             lambda snapshot, now: operations.detail(snapshot.operations[-1], now) if snapshot.operations else ()))
 
@@ -281,6 +293,7 @@ class FleetScreen(CockpitScreen):
 
     def action_copy_command(self) -> None:
         """The shell command for what is selected."""
+        from app.present.shell import command_for
         snapshot = self.cockpit.snapshot
         if snapshot is not None:
             self.cockpit.copy(command_for(snapshot, self._panel, self.selected_node, self.selected))
@@ -293,6 +306,7 @@ class FleetScreen(CockpitScreen):
 
     def action_tear_down(self) -> None:
         """The plan, then everything of ours ends."""
+        from app.present import dialogs
         snapshot = self.cockpit.snapshot
         if snapshot is not None:
             self.cockpit.propose(dialogs.tear_down(snapshot))
@@ -313,22 +327,26 @@ class FleetScreen(CockpitScreen):
 
     def action_start(self) -> None:
         """As it was."""
+        from app.present import dialogs
         selected = self.selected
         self.cockpit.propose(dialogs.start(selected) if selected is not None else None)
 
     def action_stop(self) -> None:
         """A service, or a process that is not ours."""
+        from app.present import dialogs
         selected, snapshot = self.selected, self.cockpit.snapshot
         if selected is not None and snapshot is not None:
             self.cockpit.propose(dialogs.stop(snapshot, selected))
 
     def action_restart(self) -> None:
         """End and start."""
+        from app.present import dialogs
         selected, snapshot = self.selected, self.cockpit.snapshot
         if selected is not None and snapshot is not None:
             self.cockpit.propose(dialogs.restart(snapshot, selected))
 
     def action_adopt(self) -> None:
         """Take it into our care."""
+        from app.present import dialogs
         selected = self.selected
         self.cockpit.propose(dialogs.adopt(selected) if selected is not None else None)
