@@ -7,9 +7,9 @@ is untrusted: every field is checked, and a field that makes no sense is left ou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
-from fleet.model import Share
+from fleet.model import Node, Share
 
 LIST_LIMIT = 64     # shares or workers in one file: llama.cpp itself takes 16
 TEXT_LIMIT = 1024
@@ -62,6 +62,17 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
         real=_shares(facts.get("real")),
         api_key_file=_text(facts.get("api_key_file")),
     )
+
+
+def with_workers_of_now(facts: Mapping[str, object], nodes: Mapping[str, Node]) -> dict[str, object]:
+    """A head's facts for when it is started again as it was: it connects to the workers that run by now."""
+    def now(worker: WorkerRef) -> WorkerRef:
+        node = nodes.get(worker.node)
+        records = node.reading.services if node and node.reading else ()
+        pid = next((record.pid for record in records if record.id == worker.service and record.alive), 0)
+        return replace(worker, pid=pid)
+
+    return {**facts, "workers": [asdict(now(worker)) for worker in head_facts(facts).workers]}
 
 
 def _shares(value: object) -> tuple[Share, ...]:

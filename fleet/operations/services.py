@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fleet.errors import PlanRefused, PortTaken, ServiceError
 from fleet.events import AdoptProcess, EndProcess, RestartService, StartService, StopService
+from fleet.facts import with_workers_of_now
 from fleet.model import ServiceKind, ServiceRecord
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.adoption import facts_of_adopted
@@ -129,6 +132,8 @@ class StartAgain(Start):
         if spec is None:
             raise ServiceError(f"How {self._record.id} on {self.node} was started is not known any more.",
                                "Bring the model up again instead.")
+        if spec.kind is ServiceKind.COORDINATOR:
+            spec = replace(spec, facts=with_workers_of_now(spec.facts, self._hands.snapshot().nodes))
         await self.start(spec, report)
 
     async def undo(self, report: Report) -> None:

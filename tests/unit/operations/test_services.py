@@ -57,6 +57,19 @@ async def test_a_worker_restarted_under_its_head_breaks_it_until_it_is_brought_u
     nothing_left(state, config)
 
 
+async def test_a_head_restarted_after_its_worker_serves_again(config: FleetConfig) -> None:
+    worker, head = f"worker-{worker_port(config)}", f"coordinator-{head_port(config)}"
+    async with running(config) as engine:
+        await serving(engine)
+        assert (await do(engine, RestartService(NODE, worker))).state is OperationState.DONE
+        await until(engine, lambda s: s.deployment.state is DeploymentState.BROKEN)
+        assert (await do(engine, RestartService(NODE, head))).state is OperationState.DONE
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
+        async with engine.head_client() as client:
+            assert (await client.complete("1 2 3", n_predict=3)).tokens == 3
+        await tear_down(engine)
+
+
 async def test_a_stopped_worker_breaks_its_head_and_can_be_started_again(config: FleetConfig) -> None:
     id = f"worker-{worker_port(config)}"
     async with running(config) as engine:
