@@ -23,7 +23,8 @@ def title(deployment: Deployment) -> Line:
     parts: list[Line] = [sign.line, (Span(deployment.model, Tone.STRONG),)]
     if deployment.head:
         parts.append(line(Span("head ", Tone.MUTED), deployment.head))
-    if deployment.placement.state is not PlacementState.UNKNOWN:
+    # Where it sat tells nothing while a part of it is dead, and "as planned" beside "broken" reads like a contradiction.
+    if deployment.placement.state is not PlacementState.UNKNOWN and deployment.state is not DeploymentState.BROKEN:
         parts.append(placement_words(deployment))
     return joined(parts)
 

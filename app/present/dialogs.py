@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.present.services import Selected, command_line
+from app.present.services import Selected, command_in_short
 from app.present.units import count
 from app.present.words import KIND_WORDS, OPERATION_SIGNS, program_of
 from fleet.events import (
@@ -69,7 +69,7 @@ def _process(node: str, name: str, pid: int, argv: tuple[str, ...]) -> tuple[Ent
         Fact("host", line(Span(node, Tone.STRONG))),
         Fact("process", line(name)),
         Fact("pid", line(str(pid))),
-        Fact("command", command_line(argv) or line(Span("not known", Tone.MUTED))),
+        Fact("command", command_in_short(argv) or line(Span("not known", Tone.MUTED))),
     )
 
 
@@ -118,7 +118,7 @@ def start(selected: Selected) -> Dialog | None:
     entries = (
         Fact("host", line(Span(selected.node, Tone.STRONG))),
         Fact("process", line(f"{record.id}, port {record.port}")),
-        Fact("command", command_line(record.argv)),
+        Fact("command", command_in_short(record.argv)),
     )
     return Dialog(f"Start {record.id} on {selected.node}?", entries, "Start",
                   StartService(selected.node, record.id), dangerous=False)
@@ -146,6 +146,12 @@ def bring_up(model: str) -> Dialog:
                   dangerous=False, planned=True)
 
 
+def _program(argv: tuple[str, ...]) -> str:
+    """The program and the model that it was given: one line has no room for more."""
+    names = [word.rpartition("/")[2] for word in argv]
+    return "  ".join((*names[:1], *(name for name in names[1:] if name.endswith(".gguf"))))
+
+
 def tear_down(snapshot: Snapshot) -> Dialog:
     """Before everything of ours is ended: what that is, and the plan."""
     services = [service for node in snapshot.nodes.values() for service in node.services if service.record.alive]
@@ -153,7 +159,7 @@ def tear_down(snapshot: Snapshot) -> Dialog:
     for service in services:
         record = service.record
         entries.append(Cut(line(Span(f"  {service.node}", Tone.STRONG), f"  {record.id}  pid {record.pid}  ",
-                                *(Span(part.text, Tone.MUTED) for part in command_line(record.argv)))))
+                                Span(_program(record.argv), Tone.MUTED))))
     return Dialog("Tear the fleet down?", tuple(entries), "Tear down", TearDown(), planned=True)
 
 

@@ -42,7 +42,7 @@ def detail(snapshot: Snapshot, node: Node, now: float) -> tuple[Entry, ...]:
     """The pane for a node."""
     out: list[Entry] = [Heading(node.name, NODE_SIGNS[node.state].line)]
     out += _troubles(node, now)
-    out += _connection(node, now)
+    out += _connection(snapshot, node, now)
     if node.reading is not None:
         live = is_live(now, node.read_at, snapshot.refresh)
         old = "" if live else f"as read {age(now, node.read_at, snapshot.refresh)} ago"
@@ -72,7 +72,7 @@ def _troubles(node: Node, now: float) -> list[Entry]:
     return out
 
 
-def _connection(node: Node, now: float) -> list[Entry]:
+def _connection(snapshot: Snapshot, node: Node, now: float) -> list[Entry]:
     sign = NODE_SIGNS[node.state]
     lasted = f" for {span(now - node.since)}" if node.since else ""
     out: list[Entry] = [Fact("is", line(Span(f"{kind_of(node)}, " if kind_of(node) != UNKNOWN else ""),
@@ -90,8 +90,10 @@ def _connection(node: Node, now: float) -> list[Entry]:
         out.append(Fact("also at", joined(others, ", ")))
     if node.aliases:
         out.append(Fact("also named", line(", ".join(node.aliases))))
-    if node.sources:
-        out.append(Fact("known from", line(", ".join(node.sources))))
+    # What the demo gives its engine comes the same way, and there is no file to look for.
+    sources = [source for source in node.sources if source != "fleet.yaml" or snapshot.config_path]
+    if sources:
+        out.append(Fact("known from", line(", ".join(sources))))
     if node.host_key:
         out.append(Fact("host key", line(Span(node.host_key)), Keep.BOTH))
     return out

@@ -218,6 +218,12 @@ def command_line(argv: tuple[str, ...]) -> Line:
     return line(shlex.join(without_secrets(argv)))
 
 
+def command_in_short(argv: tuple[str, ...]) -> Line:
+    """The same without folders: the program's name and what it is told, which is what tells one from another."""
+    names = (word.rpartition("/")[2] or word if word.startswith("/") else word for word in without_secrets(argv))
+    return line(shlex.join(names))
+
+
 def exit_words(status: int) -> str:
     """What a shell's exit status says."""
     if status > 128:

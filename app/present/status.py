@@ -98,7 +98,7 @@ def alarms(snapshot: Snapshot) -> tuple[tuple[str, Problem], ...]:
 
 
 def alarms_in_short(snapshot: Snapshot) -> list[Line]:
-    """The same in a few words for the status line."""
+    """The same in a few words for the status line; why the model is broken in its own sentence, as far as it goes."""
     out: list[Line] = []
     running = sum(each.state is OperationState.RUNNING for each in snapshot.operations)
     if running:
@@ -116,6 +116,10 @@ def alarms_in_short(snapshot: Snapshot) -> list[Line]:
         out.append((Span("✕ " + count(services, "service") + " failed", Tone.BAD),))
     if snapshot.discovery:
         out.append((Span("▲ discovery", Tone.WARN),))
+    deployment = snapshot.deployment
+    why = deployment.problem or deployment.placement.problem
+    if why is not None and deployment.state in (DeploymentState.BROKEN, DeploymentState.DEGRADED):
+        out.append((Span(f"✕ {why.what}", Tone.BAD),))
     if not out:
         out.append((Span("✓ all well", Tone.GOOD),))
     return out
