@@ -50,6 +50,8 @@ def prepare_environment(environ: Mapping[str, str], *, stdin_tty: bool = True, s
         "TEXTUAL_ANIMATIONS": "none",          # nothing moves by itself
         "TEXTUAL_SMOOTH_SCROLL": "0",
         "TEXTUAL_FPS": "10" if remote else "30",
+        # Ours are all of the 256 (app/themes.py), and said by their numbers they take half the bytes.
+        **({} if ansi else {"TEXTUAL_COLOR_SYSTEM": "256"}),
         # Ours are registered once the app runs; what it starts with has to be of the same sort, or
         # NO_COLOR gives black on black.
         "TEXTUAL_THEME": ("ansi-light" if light else "ansi-dark") if ansi else "textual-dark",

@@ -23,6 +23,7 @@ from widgets.spans import Line, Span, Tone, fit
 from widgets.tone_view import ToneView
 
 MARK = "▌"
+MARGIN = 2                     # cells before the first column: the mark and a space
 
 
 class RowTable(ToneView, can_focus=True):
@@ -169,7 +170,23 @@ class RowTable(ToneView, can_focus=True):
             for key in {row.key for row in (old, new) if row is not None}:
                 for kind in ("", "cursor", "mark"):
                     self._strips.pop((key, kind), None)
-            self.refresh_rows(index + 1 - top)
+            if old is None or new is None or old.key != new.key:
+                self.refresh_rows(index + 1 - top)
+            elif (across := self._changed(old, new)) is not None:
+                self.refresh_rows(index + 1 - top, across=across)
+
+    def _changed(self, old: Row, new: Row) -> tuple[int, int] | None:
+        """(first cell, cells) that a row has to be drawn again in: a figure that moves is a tenth of its row."""
+        x, first, end = MARGIN, None, 0
+        for column, before, after in zip(self._columns, old.cells, new.cells, strict=True):
+            width = self._widths.get(column.key)
+            if width is None:
+                continue
+            if before != after:
+                first = x if first is None else first
+                end = x + width
+            x += width + GAP
+        return None if first is None else (first, end - first)
 
     # -- cursor -------------------------------------------------------------------------------
 

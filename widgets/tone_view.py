@@ -93,11 +93,15 @@ class ToneView(ScrollView):
         strip = Strip([Segment(text, behind + self.style_named(name)) for text, name in runs])
         return strip.adjust_cell_length(width, behind)
 
-    def refresh_rows(self, first: int, count: int = 1) -> None:
-        """Repaint `count` lines of the widget from `first` (as seen, not as scrolled)."""
+    def refresh_rows(self, first: int, count: int = 1, *, across: tuple[int, int] | None = None) -> None:
+        """Repaint `count` lines of the widget from `first` (as seen, not as scrolled).
+
+        `across` is (first cell, cells) where not the whole width has changed.
+        """
+        x, width = across or (0, self.size.width)
         first, end = max(first, 0), min(first + count, self.size.height)
         if end > first:
-            self.refresh(Region(0, first, self.size.width, end - first))
+            self.refresh(Region(x, first, width, end - first))
 
     def extent(self, lines: int) -> None:
         """How many lines there are to scroll over."""

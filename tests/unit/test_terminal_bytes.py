@@ -60,7 +60,7 @@ def run_in_terminal(report: Path, columns: int, lines: int, **environ: str) -> t
     return json.loads(report.read_text(encoding="utf-8")), read
 
 
-@pytest.mark.parametrize(("columns", "lines", "colours"), [(120, 40, ""), (120, 40, "truecolor"), (80, 24, "")])
+@pytest.mark.parametrize(("columns", "lines", "colours"), [(120, 40, ""), (120, 60, "truecolor"), (80, 24, "")])
 def test_the_fleet_screen_stays_within_its_bytes(tmp_path: Path, columns: int, lines: int, colours: str) -> None:
     measured, read = run_in_terminal(tmp_path / "report.json", columns, lines, COLORTERM=colours)
     assert measured["idle"] == 0
