@@ -75,12 +75,12 @@ async def _one_size(make_engine: MakeEngine, model: str, folder: Path, size: tup
             app.engine.submit(BringUp(model))
             await _until(app, lambda s: any(o.state is OperationState.RUNNING and any(
                 step.progress for step in o.steps) for o in s.operations), or_serving=True)
-            _save(app, folder, f"bring-up-{size[0]}x{size[1]}")
+            save(app, folder, f"bring-up-{size[0]}x{size[1]}")
         await _until(app, lambda s: s.deployment.state is DeploymentState.SERVING)
         await pilot.pause(SETTLE * 10 if first else SETTLE * 3)  # the list of steps goes away, figures come in
         for scene in SCENES:
             await _press(pilot, scene.keys)
-            _save(app, folder, f"{scene.name}-{size[0]}x{size[1]}")
+            save(app, folder, f"{scene.name}-{size[0]}x{size[1]}")
             await _press(pilot, scene.back)
         if last:
             number = app.engine.submit(TearDown())
@@ -107,7 +107,8 @@ async def _until(app: CockpitApp, true: Callable[[Snapshot], bool], *, or_servin
             await asyncio.sleep(0.05)
 
 
-def _save(app: CockpitApp, folder: Path, name: str) -> None:
+def save(app: CockpitApp, folder: Path, name: str) -> None:
+    """Write what the screen shows as NAME.svg, and as NAME.png where there is rsvg-convert."""
     path = folder / f"{name}.svg"
     path.write_text(portable(app.export_screenshot(title="Quarterdeck")), encoding="utf-8")
     note(f"wrote {path}")
