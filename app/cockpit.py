@@ -129,7 +129,7 @@ class CockpitApp(App[int]):
     def _show(self, snapshot: Snapshot, now: float) -> None:
         self.snapshot, self.shown_at = snapshot, now
         screen = self.screen
-        if isinstance(screen, CockpitScreen) and screen.is_mounted:
+        if isinstance(screen, CockpitScreen) and screen.ready:
             with self.batch_update():
                 screen.show(snapshot, now)
 

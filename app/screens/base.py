@@ -45,6 +45,7 @@ class CockpitScreen(Screen[None]):
     """
 
     AUTO_FOCUS = "*"
+    ready = False      # its widgets are there: a snapshot may come, and the screen be resumed, before they are
 
     @property
     def cockpit(self) -> CockpitApp:
@@ -70,11 +71,14 @@ class CockpitScreen(Screen[None]):
     def on_mount(self) -> None:
         """Keep the key line to what can be done."""
         self.bindings_updated_signal.subscribe(self, lambda _: self.show_keys())
+        self.ready = True
+        if self.cockpit.snapshot is not None:
+            self.show(self.cockpit.snapshot, self.cockpit.shown_at)
 
     def on_screen_resume(self) -> None:
         """What happened while another screen was on top."""
         snapshot = self.cockpit.snapshot
-        if snapshot is not None:
+        if snapshot is not None and self.ready:
             self.show(snapshot, self.cockpit.shown_at)
         self.show_keys()
 
