@@ -121,4 +121,6 @@ def portable(svg: str) -> str:
     """The picture for every viewer: no fonts from the web, and spaces kept by those that ignore CSS."""
     svg = re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
     svg = svg.replace("<svg ", '<svg xml:space="preserve" ', 1)
+    # A cell is 12.2 wide; rsvg takes no textLength, so DejaVu Sans Mono (0.602 em) has to fill it by itself.
+    svg = svg.replace("font-size: 20px", "font-size: 20.266px")
     return re.sub(r"font-family:\s*Fira Code[^;]*;", f"font-family: {FONT};", svg)

@@ -23,7 +23,7 @@ def title(deployment: Deployment) -> Line:
     parts: list[Line] = [sign.line, (Span(deployment.model, Tone.STRONG),)]
     if deployment.head:
         parts.append(line(Span("head ", Tone.MUTED), deployment.head))
-    # Where it sat tells nothing while a part of it is dead, and "as planned" beside "broken" reads like a contradiction.
+    # Where it sat tells nothing while a part is dead: "as planned" beside "broken" reads like a contradiction.
     if deployment.placement.state is not PlacementState.UNKNOWN and deployment.state is not DeploymentState.BROKEN:
         parts.append(placement_words(deployment))
     return joined(parts)
@@ -90,7 +90,7 @@ def _planned_words(planned: Share | None) -> Line:
     if planned is None:
         return (Span("▲ not planned", Tone.WARN),)
     parts = [size(planned.model_bytes)] if planned.model_bytes is not None else []
-    if planned.layers is not None:
+    if planned.layers:                 # a head beside workers holds the embeddings and no layer
         parts.append(f"{planned.layers} layers")
     elif planned.fraction is not None:
         parts.append(percent(planned.fraction))
@@ -109,7 +109,7 @@ def detail(snapshot: Snapshot, now: float) -> tuple[Entry, ...]:
         return (*out, Paragraph(line("No model is up. ", Span("b brings one up.", Tone.MUTED))))
     out.append(Fact("is", line(f"{sign.word} for {span(now - deployment.since)}")))
     if deployment.endpoint:
-        out.append(Fact("answers at", line(Span(deployment.endpoint), Span("  y copies it", Tone.MUTED))))
+        out.append(Fact("answers at", line(Span(deployment.endpoint), Span("  y copies", Tone.MUTED))))
     out.append(Fact("head", line(f"{deployment.head} {deployment.head_service}")))
     workers = ", ".join(f"{node} {service}" for node, service in deployment.workers)
     out.append(Fact("workers", line(workers or "none")))
@@ -117,7 +117,9 @@ def detail(snapshot: Snapshot, now: float) -> tuple[Entry, ...]:
         out.append(Fact("context", line(f"{deployment.context} tokens")))
     if deployment.model_path:
         out.append(Fact("file", line(Span(deployment.model_path)), Keep.END))
-    out += [Paragraph(), Heading("placement", placement_words(deployment))]
+    broken = deployment.state is DeploymentState.BROKEN
+    note = (Span("as it was", Tone.MUTED),) if broken else placement_words(deployment)
+    out += [Paragraph(), Heading("placement", note)]
     total = _total(deployment)
     for planned, real in _pairs(deployment):
         share = planned or real

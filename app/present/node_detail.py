@@ -102,8 +102,8 @@ def _connection(snapshot: Snapshot, node: Node, now: float) -> list[Entry]:
 def _address(address: Address) -> Line:
     word = LINK_WORDS[address.kind]
     port = f":{address.port}" if address.port != 22 else ""
-    pinned = ", pinned" if address.pinned else ""
-    return line(f"{address.host}{port}", Span(f" {word}{pinned}" if word or pinned else "", Tone.MUTED))
+    about = ", ".join(part for part in (word, "pinned" if address.pinned else "") if part)
+    return line(f"{address.host}{port}", Span(f" {about}" if about else "", Tone.MUTED))
 
 
 def _machine(node: Node, reading: NodeReading, old: str) -> list[Entry]:
@@ -127,9 +127,9 @@ def _machine(node: Node, reading: NodeReading, old: str) -> list[Entry]:
     # The processor's memory is the machine's, which stands there already.
     out += [entry for device in reading.devices if device.kind is not DeviceKind.CPU for entry in _device(device)]
     for disk in reading.disks:
-        low = "" if disk.writable else ", not writable"
-        tone = Tone.PLAIN if disk.writable else Tone.WARN
-        out.append(Fact("disk", line(Span(f"{size(disk.free)} free{low}  {disk.path}", tone)), Keep.BOTH))
+        # Models may lie where nobody can write; where it hurts (no state folder), a problem of the reading says so.
+        name = "disk" if disk.writable else "disk, r/o"
+        out.append(Fact(name, line(Span(f"{size(disk.free)} free  {disk.path}")), Keep.BOTH))
     for interface in reading.interfaces:
         if interface.addresses and LINK_WORDS[interface.kind] not in ("loopback", "container"):
             about = " ".join(part for part in (LINK_WORDS[interface.kind], speed(interface.speed),

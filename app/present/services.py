@@ -15,6 +15,9 @@ from widgets.meters import Meter
 from widgets.row_spec import Cell, Row
 from widgets.spans import Keep, Line, Span, Tone, line
 
+_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 8: "SIGFPE", 9: "SIGKILL",
+            11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM"}
+
 EMPTY = (line(Span("Nothing runs. ", Tone.MUTED), "b", Span(" brings a model up.", Tone.MUTED)),)
 EMPTY_READ_ONLY = (line(Span("Nothing runs.", Tone.MUTED)),)
 
@@ -113,6 +116,9 @@ def doing(service: Service, names: Mapping[str, str] | None = None) -> Cell:
         return Meter(round(service.progress, 2), (Span(f"{round(service.progress * 100):3d}%"),), longest=16)
     if service.state is ServiceState.FAILED or service.state is ServiceState.STUCK:
         what = service.detail or (service.problem.what if service.problem else "")
+        status = service.record.exit_status
+        if status is not None and what == f"exit {status}":
+            what = exit_words(status).partition(" (")[0]
         return (Span(what, Tone.BAD),)
     parts: list[str] = []
     if service.slots_total:
@@ -177,7 +183,7 @@ def _service_detail(service: Service, now: float, names: Mapping[str, str]) -> t
     out.append(Fact("listens on", line(f"{record.bind or '*'}:{record.port}")))
     out.append(Fact("pid", line(f"{record.pid}", Span(f"  started {record.start_time}", Tone.MUTED)), Keep.START))
     if record.exit_status is not None:
-        out.append(Fact("ended with", line(exit_words(record.exit_status))))
+        out.append(Fact("end", line(exit_words(record.exit_status))))
     if record.build:
         out.append(Fact("build", line(record.build)))
     if record.fleet:
@@ -225,7 +231,8 @@ def command_in_short(argv: tuple[str, ...]) -> Line:
 
 
 def exit_words(status: int) -> str:
-    """What a shell's exit status says."""
+    """What a shell's exit status says; the numbers of these signals are the same on Linux and macOS."""
     if status > 128:
-        return f"signal {status - 128} (status {status})"
-    return "status 0" if status == 0 else f"status {status}"
+        name = _SIGNALS.get(status - 128, f"signal {status - 128}")
+        return f"ended by {name} (status {status})"
+    return f"ended with status {status}"

@@ -3,13 +3,16 @@
     python tests/lab/screenshots.py [FOLDER]        (default: screenshots)
 
 The hosts are real (sshd, shell, llama.cpp, network); two graphics cards are canned answers of the lab's nvidia-smi and
-rocm-smi. One host is locked, one is out of reach, one has no llama.cpp and one a host key that nobody has seen.
+rocm-smi. One host is locked, one is out of reach, one has no llama.cpp and one a host key that nobody has seen. The
+cockpit runs in a pid namespace and under a host name of its own: from outside, the processes of all hosts are seen.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent)]
 
 HOSTS = {"atlas": "nvidia", "bolt": "plain", "cedar": "rocm", "dune": "plain", "elm": "nollama", "fjord": "newkey",
          "heron": "password", "iris": "dead"}
+INSIDE = "--inside"    # how it calls itself
 HEAD, WORKERS = "dune", ("bolt", "cedar")
 MODEL, FILE = "gemma-3-270m", "gemma-3-270m-q4_k_m.gguf"
 WIDE, NARROW = (120, 40), (80, 24)
@@ -28,6 +32,9 @@ PATIENCE = 120.0       # seconds
 
 def main() -> None:
     """Bring the lab up, take the pictures, take it down."""
+    if sys.argv[1:2] == [INSIDE]:
+        socket.sethostname("helm")
+        return asyncio.run(take(Path("fleet.yaml"), Path(sys.argv[2]), sys.argv[3]))
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="quarterdeck-lab-") as name:
@@ -45,7 +52,9 @@ def main() -> None:
         try:
             made = labs.up(labs.Wish(tuple((trait,) for trait in HOSTS.values()), tuple(HOSTS), bin=llama_folder(),
                                      models=str(models)))
-            asyncio.run(take(made, fleet_file(made, Path("fleet.yaml")), folder))
+            fleet_file(made, Path("fleet.yaml"))
+            subprocess.run(["unshare", "--pid", "--uts", "--fork", "--mount-proc", sys.executable, str(HERE / Path(
+                __file__).name), INSIDE, str(folder), made["ssh_config"]], check=True, timeout=10 * PATIENCE)
         finally:
             labs.down()
 
@@ -66,15 +75,12 @@ def fleet_file(made: dict, path: Path) -> Path:
     return path
 
 
-async def take(made: dict, path: Path, folder: Path) -> None:
+async def take(path: Path, folder: Path, ssh_config: str) -> None:
     """All pictures, one cockpit a size; what runs goes on between them."""
-    from fleetlab.node import enter
-
     from app.demo.screenshots import save
     from fleet.model import DeploymentState
 
-    worker = next(node for node in made["nodes"] if node["hostname"] == WORKERS[0])
-    kill = enter(worker, ["pkill -9 -f ggml-rpc-server"], "root")
+    kill = ("ssh", "-F", ssh_config, WORKERS[0], "pkill -9 -f ggml-rpc-server")
     for size, first in ((WIDE, True), (NARROW, False)):
         async with seat(path, size) as (app, engine, pilot):
             if first:
