@@ -128,8 +128,9 @@ class CockpitApp(App[int]):
 
     def _show(self, snapshot: Snapshot, now: float) -> None:
         self.snapshot, self.shown_at = snapshot, now
-        screen = self.screen
-        if isinstance(screen, CockpitScreen) and screen.ready:
+        # Also below a dialog: a question may stand for minutes, and what is seen beside it must not be old.
+        screen = next((each for each in reversed(self.screen_stack) if isinstance(each, CockpitScreen)), None)
+        if screen is not None and screen.ready:
             with self.batch_update():
                 screen.show(snapshot, now)
 

@@ -322,6 +322,15 @@ async def test_c_cancels_the_running_operation_after_asking() -> None:
         assert engine.cancelled == [7]
 
 
+async def test_the_fleet_goes_on_changing_beside_a_dialog() -> None:
+    async with cockpit(fleets.normal(), WIDE) as (engine, app, pilot):
+        await pilot.press("n")
+        assert isinstance(app.screen, AddNodeScreen) and "silent" not in text_of(app)
+        await show(pilot, engine, app, fleets.stale())
+        await until(pilot, lambda: "silent" in text_of(app))
+        assert isinstance(app.screen, AddNodeScreen)
+
+
 async def test_t_tries_a_machine_now_and_is_there_only_for_one_that_is_not_up() -> None:
     async with cockpit(fleets.difficult(), WIDE) as (engine, app, pilot):
         table = app.screen.query_one("#nodes")
