@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from app.demo.fleet import NODE, demo_config, model_of, ports_of, state_folder, usable_cores
+from app.demo.fleet import FLEET, NODE, demo_config, model_of, ports_of, state_folder, usable_cores
 from fleet.config.schema import FleetConfig
 from fleet.model import ServiceRecord
 
@@ -32,6 +32,7 @@ async def _records() -> tuple[ServiceRecord, ...]:
 
     transport = LocalTransport(NODE)
     try:
-        return await Supervisor(transport, str(state_folder())).records()
+        records = await Supervisor(transport, str(state_folder())).records()
+        return tuple(record for record in records if record.fleet == FLEET)
     finally:
         await transport.close()

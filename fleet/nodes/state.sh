@@ -119,7 +119,8 @@ qd_has_services() {
 
 # qd_find_state_folder SETTING: sets qd_folder, and qd_refused to one line for each better place that
 # would not do. The first usable place wins; a later one that holds services wins over an earlier one
-# that holds none (the home was read-only when they were started). Creates nothing.
+# that holds none (the home was read-only when they were started), but not one that the setting lies in:
+# whoever keeps apart from the usual folder, as the demo does, is not to meet its services. Creates nothing.
 qd_find_state_folder() {
     qd_folder='' qd_refused='' qd_setting=${1-}
     qd_uid=$(id -u)
@@ -142,6 +143,8 @@ qd_find_state_folder() {
         elif [ -z "$qd_folder" ]; then
             qd_folder=$qd_try
             if qd_has_services "$qd_folder"; then break; fi
+        elif case $qd_setting in "$qd_try"/*) true ;; *) false ;; esac; then
+            continue
         elif qd_has_services "$qd_try"; then
             qd_folder=$qd_try
             break

@@ -1,10 +1,11 @@
 """The demo's fleet and its model file: free ports, its own state, a file that is whole or not there."""
 
+import asyncio
 import hashlib
 import socket
 import sys
 import types
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 
 import pytest
 
@@ -12,10 +13,12 @@ from app.cli import main as command
 from app.demo import model_file
 from app.demo.fleet import Ports, demo_config, free_ports, model_of, ports_of, state_folder
 from app.demo.model_file import DemoModelMissing, ready
-from app.demo.running import running_demo
+from app.demo.running import demo_records, running_demo
 from app.demo.screenshots import portable
 from app.exit_codes import ExitCode
 from fleet.model import ServiceKind, ServiceRecord
+from fleet.nodes.local import LocalTransport
+from fleet.nodes.supervisor import ServiceSpec, Supervisor
 
 PARTS = (b"GGUF" + b"a" * 1000, b"b" * 500)
 
@@ -88,6 +91,44 @@ def test_an_empty_state_folder_is_no_demo(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     state_folder().mkdir(parents=True)
     assert running_demo() is None
+
+
+def test_a_fleet_of_this_machine_is_no_demo(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    state_folder().mkdir(parents=True)
+    started = asyncio.run(start_in(state_folder().parent, fleet="fleet"))
+    try:
+        assert running_demo() is None
+        assert demo_records() == ()
+        assert asyncio.run(services_in(state_folder())) == []
+    finally:
+        asyncio.run(stop_in(state_folder().parent, started.id))
+
+
+async def start_in(folder, *, fleet: str) -> ServiceRecord:
+    async with closing_transport() as transport:
+        spec = ServiceSpec(id="coordinator-8080", kind=ServiceKind.COORDINATOR, argv=("/bin/sleep", "600"), port=0,
+                           bind="127.0.0.1", fleet=fleet)
+        return await Supervisor(transport, str(folder), settle=0.1).start(spec)
+
+
+async def services_in(folder) -> list[str]:
+    async with closing_transport() as transport:
+        return [record.id for record in await Supervisor(transport, str(folder)).records()]
+
+
+async def stop_in(folder, id: str) -> None:
+    async with closing_transport() as transport:
+        await Supervisor(transport, str(folder)).stop(id)
+
+
+@asynccontextmanager
+async def closing_transport():
+    transport = LocalTransport("here")
+    try:
+        yield transport
+    finally:
+        await transport.close()
 
 
 # --- the model --------------------------------------------------------------------------------
