@@ -28,6 +28,8 @@ Each carries two sentences for the person who reads it: `what` is wrong and wher
 
 from __future__ import annotations
 
+NO_SUCH = "no-such"   # the code of a refusal because the node, service or model that was asked for does not exist
+
 
 class FleetError(Exception):
     """Something a person has to know about, in two sentences.
@@ -178,7 +180,7 @@ class ModelFileError(FleetError):
 
 
 class PlanRefused(FleetError):
-    """A plan cannot work on this fleet; nothing was started."""
+    """A plan cannot work on this fleet; nothing was started. Code NO_SUCH: what was asked for does not exist."""
 
     code = "refused-plan"
 

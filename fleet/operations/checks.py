@@ -52,8 +52,9 @@ def _refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, 
     ours = record is not None and record.alive
     if record is not None and ours and record.fleet not in ("", hands.config.fleet):
         raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is in use by {record.id} of the fleet "
-                          f"“{record.fleet}”.", "Tear that one down, or set another `port:` in fleet.yaml.",
-                          code="other-fleet")
+                          f"“{record.fleet}”.",
+                          f"End it with `quarterdeck stop {node.name} {record.id}`, or set another `port:` in "
+                          "fleet.yaml.", code="other-fleet")
     for listener in _in_the_way(node, port, bind):
         if record is not None and ours and listener.pid in (None, record.pid):
             continue

@@ -10,8 +10,9 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 
-from fleet.config.schema import RpcMode
+from fleet.config.schema import NodeConfig, RpcMode
 from fleet.errors import FleetError, PlanRefused
 from fleet.model import ServiceKind
 from fleet.models.gguf import GgufHeader, combined, read_header
@@ -27,6 +28,7 @@ from fleet.runtimes.rpc_server import worker_command
 
 TUNNEL_PORT = 50152          # the first port on the head that a tunnel listens on
 HEADER_READ_TIMEOUT = 30.0
+WHERE_HOME = 'printf "%s\\n" "${HOME-}"'
 
 
 async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
@@ -39,7 +41,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     names = {first.head.name, *(worker.node.name for worker in first.workers)}
     await _all(*(hands.reread(name) for name in sorted(names)))
     choice = choose(hands.snapshot(), hands.config, wanted)
-    head = node_config(hands.config, choice.head)
+    choice, head = await _at_home(hands, choice, node_config(hands.config, choice.head))
     header_and_size, flags, devices = await _all(
         _header(hands, choice), known.flags_of(hands, choice.head.name, choice.head_binary),
         list_devices(hands.transport(choice.head.name), choice.head_binary))
@@ -53,6 +55,21 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     if seats:
         arrangement.protocol = await head_protocol(hands, known, choice)
     return arrangement
+
+
+async def _at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choice, NodeConfig]:
+    """The same with `~/` in paths on the head written out: llama-server knows nothing of it."""
+    paths = (choice.model.file, head.head.api_key_file)
+    if not any(path.startswith("~/") for path in paths):
+        return choice, head
+    found = await hands.transport(choice.head.name).run(WHERE_HOME, timeout=10.0)
+    home = found.text.rstrip("\n").rstrip("/")
+    if not home.startswith("/") or "\n" in home:
+        raise PlanRefused(f"{choice.head.name} does not say where the home folder is that ~ stands for.",
+                          "Write whole paths in fleet.yaml.", code="no-home")
+    model, key_file = (f"{home}/{path[2:]}" if path.startswith("~/") else path for path in paths)
+    return (replace(choice, model=replace(choice.model, file=model)),
+            replace(head, head=replace(head.head, api_key_file=key_file)))
 
 
 async def _all(*looks: Awaitable) -> list:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleet.errors import PlanRefused, PortTaken, ServiceError
+from fleet.errors import NO_SUCH, PlanRefused, PortTaken, ServiceError
 from fleet.events import AdoptProcess, EndProcess, RestartService, StartService, StopService
 from fleet.facts import with_workers_of_now
 from fleet.model import ServiceKind, ServiceRecord
@@ -19,6 +19,11 @@ WORDS = {ServiceKind.WORKER: "worker", ServiceKind.COORDINATOR: "head", ServiceK
          ServiceKind.PROXY: "proxy", ServiceKind.SEEDER: "seeder"}
 
 
+def _at(port: int) -> str:
+    """For titles. A relay has no port here: it listens on the head."""
+    return f", port {port}" if port else ""
+
+
 def find_record(hands: Hands, node: str, service: str) -> ServiceRecord:
     """A service by its node and id.
 
@@ -27,12 +32,13 @@ def find_record(hands: Hands, node: str, service: str) -> ServiceRecord:
     """
     there = hands.snapshot().nodes.get(node)
     if there is None:
-        raise PlanRefused(f"No node is called {node}.", "`quarterdeck nodes` lists them.")
+        raise PlanRefused(f"No node is called {node}.", f"Nodes: {', '.join(hands.snapshot().nodes) or 'none'}.",
+                          code=NO_SUCH)
     records = there.reading.services if there.reading else ()
     record = next((r for r in records if r.id == service), None)
     if record is None:
         known = ", ".join(r.id for r in records) or "none"
-        raise PlanRefused(f"{node} has no service called {service}.", f"Its services: {known}.")
+        raise PlanRefused(f"{node} has no service called {service}.", f"Its services: {known}.", code=NO_SUCH)
     return record
 
 
@@ -43,7 +49,7 @@ class StopRecorded(Step):
     """
 
     def __init__(self, hands: Hands, node: str, record: ServiceRecord, *, keep: bool = False) -> None:
-        self.title = f"Stop {WORDS[record.kind]} on {node}, port {record.port}"
+        self.title = f"Stop {WORDS[record.kind]} on {node}{_at(record.port)}"
         self.node = node
         self.record = record
         self.spec: ServiceSpec | None = None      # what it was started from, once it is known
@@ -124,7 +130,7 @@ class StartAgain(Start):
 
     def __init__(self, hands: Hands, node: str, record: ServiceRecord, after: StopRecorded | None = None) -> None:
         super().__init__(hands, node)
-        self.title = f"Start {WORDS[record.kind]} on {node}, port {record.port}"
+        self.title = f"Start {WORDS[record.kind]} on {node}{_at(record.port)}"
         self._record, self._after = record, after
 
     async def do(self, report: Report) -> None:

@@ -21,7 +21,9 @@ def plan_tear_down(hands: Hands) -> Plan:
              for record in node.reading.services if record.fleet in ("", hands.config.fleet)]
     unseen = _workers_unseen(hands, [record for _, record in found])
     if not found:
-        return Plan("down", "Nothing of ours runs", remarks=_unseen(hands))
+        lost = _unseen(hands)
+        title = "Nothing of ours runs where it can be seen" if lost else "Nothing of ours runs"
+        return Plan("down", title, remarks=lost)
     found.sort(key=lambda pair: order.index(pair[1].kind))
     stops = tuple(StopIfReachable(hands, node, record) for node, record in found)
     title = f"Tear down {len(stops)} service{'s' if len(stops) != 1 else ''}"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
-from fleet.errors import PlanRefused
+from fleet.errors import NO_SUCH, PlanRefused
 from fleet.model import Binary, DeviceKind, ModelFile, Node, NodeState, Snapshot
 from fleet.runtimes.binaries import same_build
 
@@ -97,7 +97,7 @@ def find_model(snapshot: Snapshot, config: FleetConfig, wanted: str) -> ModelCon
         return ModelConfig(_name(matches.copy().pop()), matches.pop())
     if wanted.startswith("/"):
         return ModelConfig(_name(wanted), wanted)
-    raise PlanRefused(f"No model is called {wanted}.", _list_hint(config, files))
+    raise PlanRefused(f"No model is called {wanted}.", _list_hint(config, files), code=NO_SUCH)
 
 
 def known_files(snapshot: Snapshot) -> list[tuple[Node, ModelFile]]:
@@ -125,7 +125,7 @@ def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) ->
         return _usable(snapshot, model.head, "the head")
     candidates = [node for node in _taking_part(snapshot, config)
                   if node.state is NodeState.UP and Role.HEAD in node_config(config, node).roles]
-    with_file = [node for node in candidates if node.reading and any(f.path == model.file for f in node.reading.models)]
+    with_file = [node for node in candidates if node.reading and any(_is(f, model.file) for f in node.reading.models)]
     if not with_file and (here := next((n for n in candidates if n.local), None)) is not None:
         with_file = [here]   # a path outside the model folders: the preflight looks whether it is there
     able = [node for node in with_file if _first(_programs(node, HEAD_PROGRAM))]
@@ -135,6 +135,11 @@ def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) ->
         raise PlanRefused(f"No node that is up has {model.file}.",
                           "Copy it to one, or say `head:` for this model in fleet.yaml.")
     return max(able, key=_head_rank)
+
+
+def _is(file: ModelFile, wanted: str) -> bool:
+    """Whether a node's file may be the one that fleet.yaml names. What `~` is there, the preflight asks the head."""
+    return file.path.endswith(wanted[1:]) if wanted.startswith("~/") else file.path == wanted
 
 
 def _head_rank(node: Node) -> tuple[int, bool, int, str]:

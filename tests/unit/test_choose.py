@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
-from fleet.errors import PlanRefused
+from fleet.errors import NO_SUCH, PlanRefused
 from fleet.model import (
     Binary,
     Device,
@@ -54,6 +54,18 @@ def test_the_node_with_the_file_is_the_head_and_the_others_are_workers():
     assert choice.head.name == "bolt"
     assert [w.node.name for w in choice.workers] == ["atlas", "cone"]
     assert choice.left_out == ()
+
+
+def test_a_file_at_home_is_found_on_the_node_whose_home_it_may_be_in():
+    model = ModelConfig("gemma", "~/models/gemma.gguf")
+    nodes = node("atlas", local=True), node("bolt", files=["/home/ops/models/gemma.gguf"])
+    assert choose(*fleet(*nodes, model=model), "").head.name == "bolt"
+
+
+def test_a_name_that_no_model_has_is_told_apart_from_a_plan_that_cannot_work():
+    with pytest.raises(PlanRefused) as caught:
+        choose(*fleet(node("atlas")), "nope")
+    assert caught.value.code == NO_SUCH
 
 
 def test_of_several_with_the_file_the_one_with_most_gpu_memory_then_this_machine():

@@ -304,6 +304,7 @@ async def test_a_service_of_another_fleet_in_our_place_is_not_ended(config: Flee
 async def test_a_changed_environment_starts_a_worker_anew(config: FleetConfig) -> None:
     async with running(config) as engine:
         await bring_up(engine)
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
         assert (await bring_up(engine)).steps == ()
         workers = list(config.nodes[NODE].workers)
         workers[0] = replace(workers[0], env={"OMP_NUM_THREADS": "1"})
