@@ -11,6 +11,7 @@ from app.exit_codes import ExitCode
 from app.face import EngineFace
 from app.output import TransientLine, note
 from app.present.units import duration, percent
+from fleet.errors import NO_SUCH
 from fleet.model import Operation, OperationState, StepRecord, StepState
 from fleet.text import visible
 
@@ -32,6 +33,13 @@ EXIT_CODES = {
     OperationState.REFUSED: ExitCode.REFUSED,
     OperationState.CANCELLED: ExitCode.INTERRUPTED,
 }
+
+
+def exit_code(operation: Operation) -> ExitCode:
+    """What a command ends with whose operation ended so."""
+    if operation.state is OperationState.REFUSED and operation.problem and operation.problem.code == NO_SUCH:
+        return ExitCode.NOT_THERE
+    return EXIT_CODES.get(operation.state, ExitCode.FAILED)
 
 
 def step_line(step: StepRecord) -> str:
@@ -102,7 +110,7 @@ class StepLines:
 
     def show(self, operation: Operation) -> None:
         """Print what is new in `operation`; before its first step, what to know of it."""
-        if operation.steps and not self._remarked:
+        if operation.remarks and not self._remarked:
             self._remarked = True
             for line in remark_lines(operation):
                 self._put(line)

@@ -15,7 +15,7 @@ from app.changes import changes
 from app.engines import engine_maker
 from app.exit_codes import ExitCode
 from app.face import EngineFace, MakeEngine
-from app.follow import EXIT_CODES
+from app.follow import exit_code
 from app.keep_up import ALIVE, Wish, after_failed_try, decide, under_way
 from app.output import note, put
 from app.session import run_to_end, watching
@@ -52,9 +52,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_headless(make_engine: MakeEngine, work: Headless) -> int:
-    """Run the engine without a cockpit; being told to end is its ordinary end."""
-    code = run_to_end(lambda: _run(make_engine, work))
-    return ExitCode.OK if code == ExitCode.INTERRUPTED and not work.until_up else code
+    """Run the engine without a cockpit; being told to end is its ordinary end, unless a bring-up was undone."""
+    undone: list[Operation] = []
+    code = run_to_end(lambda: _run(make_engine, work, undone))
+    return ExitCode.OK if code == ExitCode.INTERRUPTED and not work.until_up and not undone else code
 
 
 async def _once(make_engine: MakeEngine, *, json: bool) -> int:
@@ -75,7 +76,7 @@ def snapshot_json(snapshot: Snapshot, now: float) -> dict[str, object]:
     return {"schema": SCHEMA, "clock": now, **whole}
 
 
-async def _run(make_engine: MakeEngine, work: Headless) -> int:
+async def _run(make_engine: MakeEngine, work: Headless, undone: list[Operation]) -> int:
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(watching(make_engine, settle=None))
         if work.announce:
@@ -88,7 +89,7 @@ async def _run(make_engine: MakeEngine, work: Headless) -> int:
                 signal.SIGHUP, lambda: group.create_task(_reload(engine)))
             printing = group.create_task(printer.run(engine))
             try:
-                code = ExitCode.OK if work.up is None else await _keep_up(engine, work, work.up)
+                code = ExitCode.OK if work.up is None else await _keep_up(engine, work, work.up, undone)
                 if work.up is None:
                     await printing
             finally:
@@ -127,8 +128,8 @@ class _Printer:
                 self._work.on_serving(latest)
 
 
-async def _keep_up(engine: EngineFace, work: Headless, model: str) -> int:
-    """Bring the model up, and again whenever a part of it has died."""
+async def _keep_up(engine: EngineFace, work: Headless, model: str, undone: list[Operation]) -> int:
+    """Bring the model up, and again whenever a part of it has died. A bring-up that is cut off goes to `undone`."""
     wish, wait = Wish(model), None
     await engine.settled(20.0)
     while True:
@@ -138,14 +139,14 @@ async def _keep_up(engine: EngineFace, work: Headless, model: str) -> int:
         if decision.say:
             note(decision.say)
         if decision.bring_up:
-            operation = await _outcome(engine, engine.submit(BringUp(model)))
+            operation = await _outcome(engine, engine.submit(BringUp(model)), undone)
             if operation.state is OperationState.DONE:
                 await _seen_alive(engine)
             else:
                 wish = after_failed_try(wish)
                 _say_why(operation)
             if work.until_up:
-                return EXIT_CODES.get(operation.state, ExitCode.FAILED)
+                return exit_code(operation)
             continue
         if work.until_up and engine.latest.deployment.state in ALIVE:
             return ExitCode.OK
@@ -154,14 +155,16 @@ async def _keep_up(engine: EngineFace, work: Headless, model: str) -> int:
         await _changed(engine, version, wait)
 
 
-async def _outcome(engine: EngineFace, operation_id: int) -> Operation:
+async def _outcome(engine: EngineFace, operation_id: int, undone: list[Operation]) -> Operation:
     """The operation when it is over. Told to end meanwhile: it is undone first."""
     try:
         return await engine.outcome(operation_id)
     except asyncio.CancelledError:
         note("told to end: undoing what was begun")
         engine.cancel(operation_id)
-        await engine.outcome(operation_id)
+        operation = await engine.outcome(operation_id)
+        if operation.state is OperationState.CANCELLED:
+            undone.append(operation)
         raise
 
 

@@ -7,11 +7,11 @@ import sys
 
 from app.as_json import SCHEMA, to_text
 from app.engines import engine_maker
-from app.exit_codes import ExitCode
 from app.face import EngineFace
-from app.follow import EXIT_CODES, ending, follow, plan_lines, problem_lines
+from app.follow import ending, exit_code, follow, plan_lines, problem_lines
 from app.output import put
 from app.session import run_to_end, watching
+from app.verbs.status import head_judged
 from app.which_fleet import WhichFleet, which_fleet
 from fleet.events import Command
 from fleet.model import Operation, OperationState
@@ -25,8 +25,9 @@ def act(options: argparse.Namespace, command: Command) -> int:
 
 async def _act(options: argparse.Namespace, which: WhichFleet, command: Command) -> int:
     async with watching(engine_maker(which, options)) as engine:
+        await head_judged(engine)   # a second `up` must see that it serves already, and not start it anew
         operation = await (_planned if options.dry_run else _done)(engine, options, command)
-    return EXIT_CODES.get(operation.state, ExitCode.FAILED)
+    return exit_code(operation)
 
 
 async def _planned(engine: EngineFace, options: argparse.Namespace, command: Command) -> Operation:
@@ -42,7 +43,10 @@ async def _planned(engine: EngineFace, options: argparse.Namespace, command: Com
 
 async def _done(engine: EngineFace, options: argparse.Namespace, command: Command) -> Operation:
     def say(line: str) -> None:
-        print(line, file=sys.stderr if options.json else sys.stdout, flush=True)
+        if options.json:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            put(line)
 
     operation = await follow(engine, engine.submit(command), say, sys.stderr if options.json else sys.stdout)
     if options.json:

@@ -107,7 +107,7 @@ def test_an_interrupted_demo_leaves_nothing(home):
             process.send_signal(signal.SIGINT)
             break
     out, err = process.communicate(timeout=120)
-    assert process.returncode == ExitCode.OK
+    assert process.returncode == ExitCode.INTERRUPTED
     assert "undoing what was begun" in err
     assert any(json.loads(line)["event"] == "step" for line in out.splitlines())
     assert list(home.glob(".local/state/quarterdeck/demo/services/*")) == []

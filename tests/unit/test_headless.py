@@ -243,7 +243,7 @@ def test_being_told_to_end_undoes_what_was_begun(capsys):
         await hangs(StepRecord("Start worker", state=StepState.RUNNING))(engine, operation)
 
     code, engine = run(Headless(up="tiny"), interrupted)
-    assert code == ExitCode.OK
+    assert code == ExitCode.INTERRUPTED
     assert engine.cancelled == [1]
     shown = capsys.readouterr()
     assert "undoing what was begun" in shown.err
