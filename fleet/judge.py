@@ -110,6 +110,8 @@ def _judge_head(service: Service, evidence: HeadEvidence | None) -> Service:
 def _judge_listener(service: Service, sockets: tuple[Socket, ...]) -> Service:
     """A worker (or relay): listening is ready, one established client is busy."""
     port = service.record.port
+    if not port:                    # a relay listens on the head, not here: that it lives is all there is to see
+        return replace(service, state=ServiceState.READY)
     if not any(socket.listening and socket.local_port == port for socket in sockets):
         return replace(service, state=ServiceState.STARTING)
     client = next((s for s in sockets if not s.listening and s.local_port == port), None)

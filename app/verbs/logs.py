@@ -46,6 +46,9 @@ def node_with(snapshot: Snapshot, node: str | None, service: str) -> str:
                            "Say which: quarterdeck logs NODE SERVICE")
     if node is not None and node not in snapshot.nodes:
         raise NothingThere(f"No node is called {node}.", _hint("Nodes", snapshot.nodes))
+    if node is None and service in snapshot.nodes:
+        raise NothingThere(f"{service} is a node: say which of its services.",
+                           _hint("Services", [s.record.id for s in snapshot.nodes[service].services]))
     known_ids = [f"{name} {s.record.id}" for name, item in snapshot.nodes.items() for s in item.services]
     where = f" on {node}" if node else ""
     raise NothingThere(f"No service is called {service}{where}.", _hint("Services", known_ids))

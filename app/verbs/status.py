@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
+from urllib.parse import urlsplit
 
 from app.as_json import SCHEMA, Json, plain, to_text
 from app.engines import engine_maker
@@ -14,7 +15,8 @@ from app.output import put, table
 from app.present.units import UNKNOWN, percent, size, span
 from app.session import run_to_end, watching
 from app.which_fleet import WhichFleet, which_fleet
-from fleet.model import DeploymentState, Placement, Service, Share, Snapshot
+from fleet.model import DeploymentState, Placement, Service, ServiceKind, ServiceState, Share, Snapshot
+from fleet.planning.exposure import stays_inside
 from fleet.text import visible
 
 ANSWERS = frozenset({DeploymentState.SERVING, DeploymentState.DEGRADED})
@@ -66,11 +68,13 @@ def status_lines(snapshot: Snapshot, epoch: float) -> list[str]:
     if problem := snapshot.deployment.problem:
         lines += [f"  {visible(problem.what)}", *([f"  {visible(problem.remedy)}"] if problem.remedy else [])]
     if services := _services(snapshot):
-        lines += ["", *table(("NODE", "SERVICE", "STATE", "RUNS FOR", "PORT", "PID", "WHAT"),
-                             [_service_row(service, epoch) for service in services], right=frozenset({4, 5}))]
+        rows = [_service_row(service, epoch, snapshot.fleet) for service in services]
+        lines += ["", *table(("NODE", "SERVICE", "STATE", "RUNS FOR", "PORT", "PID", "WHAT"), rows,
+                             right=frozenset({4, 5}))]
     placement = snapshot.deployment.placement
     if placement.planned or placement.real:
-        lines += ["", f"placement: {placement.state.value}", *placement_table(placement)]
+        broken = snapshot.deployment.state is DeploymentState.BROKEN   # "matches" would say that it still does
+        lines += ["", f"placement: {'as it was' if broken else placement.state.value}", *placement_table(placement)]
         if placement.problem and placement.problem != snapshot.deployment.problem:
             lines += [visible(placement.problem.what), f"  {visible(placement.problem.remedy)}"]
     for node in snapshot.nodes.values():
@@ -103,7 +107,10 @@ def _headline(snapshot: Snapshot, epoch: float) -> str:
         return f"{visible(snapshot.fleet)}: nothing serves"
     text = f"{visible(snapshot.fleet)}: {visible(deployment.model or 'a model')} is {deployment.state.value}"
     if deployment.state in ANSWERS:
+        head = snapshot.nodes.get(deployment.head)
+        far = head is not None and not head.local and stays_inside(urlsplit(deployment.endpoint).hostname or "")
         text += f" at {visible(deployment.endpoint)}, head on {visible(deployment.head)}"
+        text += " (its loopback: reached there, or with `quarterdeck chat`)" if far else ""
         text += f", context {deployment.context}" if deployment.context else ""
     return text
 
@@ -112,11 +119,13 @@ def _services(snapshot: Snapshot) -> list[Service]:
     return [service for node in snapshot.nodes.values() for service in node.services]
 
 
-def _service_row(service: Service, epoch: float) -> tuple[str, ...]:
+def _service_row(service: Service, epoch: float, fleet: str) -> tuple[str, ...]:
     record = service.record
     what = service.detail or (service.problem.what if service.problem else "")
+    if record.fleet not in ("", fleet):
+        what = f"of the fleet “{record.fleet}”{', ' if what else ''}{what}"
     runs_for = span(epoch - record.started_epoch) if record.alive else UNKNOWN
-    return (service.node, record.id, service.state.value, runs_for, str(record.port), str(record.pid),
+    return (service.node, record.id, service.state.value, runs_for, str(record.port or UNKNOWN), str(record.pid),
             visible(what, limit=60))
 
 
@@ -124,7 +133,8 @@ async def head_judged(engine: EngineFace, timeout: float = 3.0) -> None:
     """A head that lives is "starting" until its first answer was read: wait for that, but not long."""
     try:
         async with asyncio.timeout(timeout):
-            while engine.latest.deployment.state is DeploymentState.STARTING:
+            while any(service.state is ServiceState.STARTING and service.record.kind is ServiceKind.COORDINATOR
+                      for service in _services(engine.latest)):
                 await engine.changed(engine.version)
     except TimeoutError:
         return

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 from cli_engine import ScriptedEngine, ends, hangs, node, service, serving
@@ -12,8 +13,21 @@ from cli_engine import ScriptedEngine, ends, hangs, node, service, serving
 from app.cli import main as command
 from app.exit_codes import ExitCode
 from app.follow import StepLines, follow, plan_lines, step_line
+from fleet.errors import NO_SUCH
 from fleet.events import BringUp, RestartService, StartService, StopService, TearDown
-from fleet.model import Operation, OperationState, Problem, ServiceKind, StepRecord, StepState
+from fleet.model import (
+    DeploymentState,
+    Operation,
+    OperationState,
+    Placement,
+    PlacementState,
+    Problem,
+    ServiceKind,
+    ServiceState,
+    Share,
+    StepRecord,
+    StepState,
+)
 
 DONE = StepRecord("Start worker on bolt, port 50052", "bolt", StepState.DONE, 1.0, 4.2, detail="pid 4711")
 
@@ -92,12 +106,49 @@ def test_a_second_up_says_that_nothing_had_to_be_done(with_engine, capsys):
     assert "nothing had to be done" in capsys.readouterr().out
 
 
+class JudgedLate(ScriptedEngine):
+    """Settled before its head was asked for the first time, as a real one can be."""
+
+    async def settled(self, timeout: float) -> bool:
+        ready = serving(node("atlas", service()))
+        asyncio.get_running_loop().call_soon(lambda: self.show(nodes=ready.nodes, deployment=ready.deployment))
+        return True
+
+
+def test_a_head_that_was_not_asked_yet_is_waited_for_before_anything_is_done(monkeypatch):
+    states: list[DeploymentState] = []
+
+    async def seen(engine: ScriptedEngine, operation: Operation) -> None:
+        states.append(engine.latest.deployment.state)
+        await ends(OperationState.DONE)(engine, operation)
+
+    unasked = serving(node("atlas", service(state=ServiceState.STARTING)), state=DeploymentState.STARTING)
+    monkeypatch.setattr("app.verbs.acting.engine_maker", lambda *a, **k: lambda: JudgedLate(unasked, [seen]))
+    assert command(["up"]) == ExitCode.OK
+    assert states == [DeploymentState.SERVING]
+
+
 @pytest.mark.parametrize(("state", "code"), [(OperationState.FAILED, ExitCode.FAILED),
                                              (OperationState.REFUSED, ExitCode.REFUSED)])
 def test_what_went_wrong_is_told_on_stderr(state, code, with_engine, capsys):
     with_engine(ends(state, problem=Problem("x", "bolt is locked.", "Add your key.")))
     assert command(["up"]) == code
     assert "bolt is locked.\n  Add your key." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("up", "nope"), ("up", "nope", "--dry-run"), ("stop", "bolt", "nope")])
+def test_what_does_not_exist_has_an_exit_code_of_its_own(words, with_engine, capsys):
+    missing = Problem(NO_SUCH, "No model is called nope.", "Say one of: tiny.")
+    with_engine(ends(OperationState.REFUSED, problem=missing),
+                plan=Operation(0, "up", "Bring up", OperationState.REFUSED, problem=missing))
+    assert command(list(words)) == ExitCode.NOT_THERE
+    assert "No model is called nope." in capsys.readouterr().err
+
+
+def test_what_could_not_be_looked_at_is_told_even_when_nothing_had_to_be_done(with_engine, capsys):
+    with_engine(ends(OperationState.DONE, remarks=("bolt is unreachable: what may run there is not ended.",)))
+    assert command(["down"]) == ExitCode.OK
+    assert "note: bolt is unreachable" in capsys.readouterr().out
 
 
 def test_json_is_one_object_on_stdout_and_the_steps_go_to_stderr(with_engine, capsys):
@@ -174,6 +225,7 @@ def test_a_service_on_one_node_needs_no_node(with_engine, capsys):
     (("logs", "worker-50052"), "is on 2 nodes: atlas, bolt"),
     (("logs", "nowhere", "worker-50052"), "No node is called nowhere"),
     (("logs", "atlas", "proxy-1"), "No service is called proxy-1 on atlas"),
+    (("logs", "bolt"), "bolt is a node: say which of its services.\n  Services: worker-50052."),
     (("logs", "proxy-1"), "Services: atlas worker-50052, bolt worker-50052."),
 ])
 def test_a_log_that_cannot_be_found_says_what_there_is(words, said, with_engine, capsys):
@@ -190,6 +242,39 @@ def test_status_ends_with_zero_only_when_something_serves(with_engine, capsys):
     assert command(["status"]) == ExitCode.OK
     with_engine()
     assert command(["status"]) == ExitCode.NOT_THERE
+
+
+def test_a_service_of_another_fleet_is_told_apart(with_engine, capsys):
+    theirs = service()
+    theirs = replace(theirs, record=replace(theirs.record, fleet="attic"))
+    with_engine(snapshot=replace(serving(node("atlas", theirs), state=DeploymentState.DOWN), fleet="home"))
+    assert command(["status"]) == ExitCode.NOT_THERE
+    assert "of the fleet “attic”" in capsys.readouterr().out
+
+
+def test_what_runs_without_a_port_has_none(with_engine, capsys):
+    relay = service(ServiceKind.RELAY, port=50152)
+    with_engine(snapshot=serving(node("atlas", service(), replace(relay, record=replace(relay.record, port=0)))))
+    command(["status"])
+    row = next(line for line in capsys.readouterr().out.splitlines() if "relay-50152" in line)
+    assert row.split()[-2:] == ["–", "4711"]
+
+
+@pytest.mark.parametrize("local", [True, False])
+def test_an_endpoint_that_is_on_another_machine_alone_is_said_to_be(local, with_engine, capsys):
+    with_engine(snapshot=serving(node("atlas", service(), local=local)))
+    command(["status"])
+    assert ("its loopback" in capsys.readouterr().out.splitlines()[0]) is not local
+
+
+def test_where_a_broken_model_sat_is_not_said_to_match(with_engine, capsys):
+    share = Share("atlas", "CPU", model_bytes=1)
+    snapshot = serving(node("atlas", service()), state=DeploymentState.BROKEN)
+    placement = Placement((share,), (share,), PlacementState.MATCHES)
+    with_engine(snapshot=replace(snapshot, deployment=replace(snapshot.deployment, placement=placement)))
+    command(["status"])
+    shown = capsys.readouterr().out
+    assert "placement: as it was" in shown and "matches" not in shown
 
 
 def test_nodes_as_json_hold_all_that_was_read(with_engine, capsys):

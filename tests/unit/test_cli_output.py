@@ -176,7 +176,8 @@ def test_planned_and_real_stand_in_one_row_a_device():
 
 def test_status_says_what_serves_and_where():
     lines = status_lines(placed(), 100.0)
-    assert lines[0] == ("fleet: tiny is serving at http://127.0.0.1:8080, head on atlas, context 4096")
+    assert lines[0] == ("fleet: tiny is serving at http://127.0.0.1:8080, head on atlas (its loopback: reached there, "
+                        "or with `quarterdeck chat`), context 4096")
     assert any(line.split()[:5] == ["atlas", "coordinator-8080", "ready", "1", "min"] for line in lines)
     assert any(line.split()[:3] == ["atlas", "coordinator-8080", "ready"] for line in lines)
     assert "placement: more than planned" in lines

@@ -72,6 +72,12 @@ def test_a_worker_that_does_not_listen_yet_is_starting():
     assert nodes["bolt"].services[0].state is ServiceState.STARTING
 
 
+def test_a_relay_has_no_port_of_its_own_and_is_ready_while_it_lives():
+    relay = replace(worker(), id="relay-50152", kind=ServiceKind.RELAY, port=0)
+    nodes, _ = fleet(worker_record=relay, sockets=())
+    assert nodes["bolt"].services[0].state is ServiceState.READY
+
+
 def test_all_in_place_is_serving():
     _, deployment = fleet(evidence=head_is(READY))
     assert (deployment.state, deployment.endpoint) == (DeploymentState.SERVING, "http://127.0.0.1:8080")
