@@ -55,6 +55,12 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _at_least_one(text: str) -> int:
+    if (count := _count(text)) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return count
+
+
 def _temperature(text: str) -> float:
     try:
         value = float(text)
@@ -140,10 +146,10 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     logs.add_argument("-n", "--lines", type=_count, default=200, metavar="N", help="the last N lines (default 200)")
 
     chat = verb("chat", "talk to the model that the fleet serves")
-    chat.add_argument("prompt", nargs="?", metavar="PROMPT",
+    chat.add_argument("prompt", nargs="*", metavar="PROMPT",
                       help="one question; `-` or a pipe: read it from standard input; without: a conversation")
     chat.add_argument("--system", default="", metavar="TEXT", help="system message")
-    chat.add_argument("--max-tokens", type=_count, default=None, metavar="N", help="longest answer")
+    chat.add_argument("--max-tokens", type=_at_least_one, default=None, metavar="N", help="longest answer")
     chat.add_argument("--temperature", type=_temperature, default=None, metavar="T",
                       help="0 = always the likeliest (default: the server's own, 0.8; 0 for a model not made to chat)")
 

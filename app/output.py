@@ -11,14 +11,32 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
+from fleet.errors import FleetError
 from fleet.text import visible
 
 COLOURS = {"green": "32", "yellow": "33", "red": "31", "dim": "2", "bold": "1"}
 
 
-def put(text: str = "") -> None:
-    """A line of data. Flushed: whoever reads a pipe sees it at once."""
-    print(text, flush=True)
+def put(text: str = "", end: str = "\n") -> None:
+    """A line of data. Flushed: whoever reads a pipe sees it at once.
+
+    Raises:
+        BrokenPipeError: the reader went away.
+        FleetError: it cannot be written for another reason: a full disk, mostly.
+    """
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        throw_away_output()
+        raise FleetError(f"Standard output cannot be written: {error.strerror}.",
+                         "Make room where it goes, or send it elsewhere.", code="output") from None
+
+
+def throw_away_output() -> None:
+    """What is still to be written goes nowhere: the flush at exit must not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def note(text: str) -> None:

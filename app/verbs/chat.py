@@ -64,13 +64,15 @@ def run(options: argparse.Namespace) -> int:
 
 def given_prompt(options: argparse.Namespace) -> str | None:
     """The one question; None for a conversation, which needs a terminal to type at."""
-    if options.prompt not in (None, "-"):
-        return options.prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")   # as JSON can carry it
-    if options.prompt is None and sys.stdin.isatty():
+    words = " ".join(options.prompt)
+    if options.prompt and words != "-":
+        text, where = words.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "PROMPT"  # as JSON takes it
+    elif not options.prompt and sys.stdin.isatty():
         return None
-    text = sys.stdin.read(INPUT_LIMIT).strip()
-    if not text:
-        raise BadUsage("There is no prompt: standard input is empty.", 'Say one: quarterdeck chat "Hello"')
+    else:
+        text, where = sys.stdin.read(INPUT_LIMIT).strip(), "standard input"
+    if not text.strip():
+        raise BadUsage(f"There is no prompt: {where} is empty.", 'Say one: quarterdeck chat "Hello"')
     return text
 
 
@@ -183,7 +185,7 @@ async def stream_answer(client: HeadClient, options: argparse.Namespace, convers
                 thought = paint(visible(piece.reasoning, keep="\n\t"), "dim", sys.stderr)
                 print(thought, end="", file=sys.stderr, flush=True)
             if piece.text and not quiet:
-                print(visible(piece.text, keep="\n\t"), end="", flush=True)
+                put(visible(piece.text, keep="\n\t"), end="")
     if not quiet:
         put()
         if aside and timings is not None:

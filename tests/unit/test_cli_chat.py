@@ -94,6 +94,22 @@ def test_a_question_can_come_through_a_pipe(talk, words):
     assert head.asked[0]["messages"][-1]["content"] == "from a pipe"
 
 
+def test_the_words_of_a_question_need_no_quotes(talk):
+    head = ScriptedHead()
+    assert talk(head, "The", "capital", "of", "France?", "--max-tokens", "7") == ExitCode.OK
+    assert head.asked[0]["messages"][-1]["content"] == "The capital of France?"
+
+
+@pytest.mark.parametrize("words", [("",), (" ",), ("--max-tokens", "0", "Hello")])
+def test_nothing_to_ask_is_a_usage_error(talk, words):
+    head = ScriptedHead()
+    try:
+        code = talk(head, *words)
+    except SystemExit as end:       # what argparse refuses itself
+        code = end.code
+    assert (code, head.asked) == (ExitCode.USAGE, [])
+
+
 def test_an_empty_pipe_is_a_usage_error(talk, capsys):
     assert talk(ScriptedHead(), typed=" \n") == ExitCode.USAGE
 

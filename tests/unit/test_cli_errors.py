@@ -50,6 +50,18 @@ def test_all_problems_of_a_configuration_are_shown_a_line_each(capsys):
     assert capsys.readouterr().err.splitlines()[:2] == ["quarterdeck: fleet.yaml:1: a: odd", "fleet.yaml:2: b: odd"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_output_that_cannot_be_written_is_a_sentence_and_no_fault_of_ours():
+    script = ("import argparse, sys; from app.cli import guarded; from app.output import put; "
+              "sys.exit(guarded(lambda: put('data'), argparse.Namespace(verb='status')))")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ended = subprocess.run([sys.executable, "-c", script], stdout=full, stderr=subprocess.PIPE, text=True,
+                               check=False, timeout=60)
+    assert ended.returncode == ExitCode.FAILED
+    assert ended.stderr.splitlines()[0] == ("quarterdeck: Standard output cannot be written: No space left on device.")
+    assert len(ended.stderr.splitlines()) == 2
+
+
 def test_an_error_inside_a_task_group_is_the_same_error(capsys):
     group = ExceptionGroup("tasks", [ExceptionGroup("more", [PlanRefused("No.", "")])])
     assert guarded(raising(group), OPTIONS) == ExitCode.REFUSED

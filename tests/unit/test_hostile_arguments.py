@@ -64,7 +64,7 @@ def test_an_environment_that_cannot_be_one_is_refused(env: dict[str, str]) -> No
 
 
 def test_a_prompt_that_is_no_text_can_be_sent_all_the_same() -> None:
-    prompt = given_prompt(Namespace(prompt="caf\udcff \udcc3\udca9"))
+    prompt = given_prompt(Namespace(prompt=["caf\udcff", "\udcc3\udca9"]))
     assert prompt == "caf\ufffd é"
 
 
