@@ -13,6 +13,7 @@ from app.exit_codes import BadUsage, ExitCode
 from app.output import note
 from app.session import run_to_end, watching
 from app.which_fleet import WhichFleet
+from fleet.config.load import ConfigErrors, find
 from fleet.config.schema import FleetConfig
 from fleet.config.write import render, write_new
 from fleet.text import visible
@@ -46,4 +47,19 @@ async def _init(options: argparse.Namespace, target: Path) -> int:
     for node in nodes:
         why = f": {visible(node.problem.what)}" if node.problem else ""
         note(f"  {visible(node.name)} is {node.state.value}{why}")
+    if hint := passed_over(target):
+        note(hint)
     return ExitCode.OK
+
+
+def passed_over(target: Path) -> str:
+    """Why the other verbs will not read `target` from here; "" when they will."""
+    try:
+        found = find(None, os.environ, Path.cwd())
+    except ConfigErrors as error:
+        return error.problems[0]
+    if found is None:
+        return f"it is not looked for there: say --config {target}"
+    if not found.exists() or not found.samefile(target):
+        return f"{found} comes before it: say --config {target}, or move that one away"
+    return ""

@@ -23,9 +23,10 @@ VARIABLE = "QUARTERDECK_CONFIG"
 class ConfigErrors(ConfigError):
     """All that is wrong with one file. `problems`: "fleet.yaml:12: nodes.atlas.prot: unknown key ..."."""
 
-    def __init__(self, path: str, problems: tuple[str, ...]) -> None:
+    def __init__(self, path: str, problems: tuple[str, ...], remedy: str = "") -> None:
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__(f"{path} has {count}: " + "; ".join(problems), "Correct the file and load it again.")
+        super().__init__(f"{path} has {count}: " + "; ".join(problems),
+                         remedy or f"Correct {path} and load it again.")
         self.path = path
         self.problems = problems
 
@@ -78,8 +79,8 @@ def load(path: Path) -> FleetConfig:
             data = file.read(marks.SIZE_LIMIT + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "no usable path"
-        raise ConfigErrors(str(path), (f"{path.name}:1: the file cannot be read: {reason}. "
-                                       "Expected a readable fleet.yaml",)) from None
+        raise ConfigErrors(str(path), (f"{path} cannot be read: {reason}",),
+                           "Name a file that is there and can be read; `quarterdeck init` writes one.") from None
     try:
         text = marks.decode(data)
     except marks.NotReadable as error:

@@ -220,7 +220,8 @@ def _gigabytes(size: int) -> str:
 
 def _name(text: str, instead: str) -> str:
     """A name that fleet.yaml takes: as it is where it can be."""
-    shown = "".join(c if printable(c) else "-" for c in text)[:NAME_LIMIT].strip().lstrip("-").strip()
+    shown = "".join(c if printable(c) else "-" for c in text)[:NAME_LIMIT]
+    shown = re.sub(r"^[\s-]+", "", shown).rstrip()
     return shown or instead
 
 

@@ -30,9 +30,16 @@ def test_the_file_goes_where_every_later_command_finds_it(at_home, capsys):
     assert f"wrote {path}: 1 machine" in shown.err
 
 
-def test_the_file_can_go_elsewhere(at_home):
+def test_the_file_can_go_elsewhere(at_home, capsys):
     assert command(["init", "-o", "here.yaml"]) == ExitCode.OK
     assert load(at_home / "here.yaml").nodes
+    assert "say --config here.yaml" in capsys.readouterr().err
+
+
+def test_a_file_that_another_one_hides_is_said_to_be(at_home, capsys):
+    (at_home / "fleet.yaml").write_text("fleet: mine\n")
+    assert command(["init"]) == ExitCode.OK
+    assert f"{at_home / 'fleet.yaml'} comes before it" in capsys.readouterr().err
 
 
 def test_printing_writes_nothing(at_home, capsys):

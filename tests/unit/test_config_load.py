@@ -180,8 +180,10 @@ def test_a_file_that_is_no_text_is_told_so(data: bytes, tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there_or_is_a_folder_is_told_so(tmp_path: Path) -> None:
     for path in (tmp_path / "none.yaml", tmp_path):
-        with pytest.raises(ConfigErrors, match="cannot be read"):
+        with pytest.raises(ConfigErrors, match="cannot be read") as caught:
             load(path)
+        assert caught.value.problems[0].startswith(f"{path} cannot be read: ")
+        assert "quarterdeck init" in caught.value.remedy
 
 
 def test_a_byte_order_mark_is_not_part_of_the_text(tmp_path: Path) -> None:
