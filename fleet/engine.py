@@ -76,6 +76,7 @@ class Engine:
         self._started = asyncio.Event()
         self._looked_around = asyncio.Event()
         self._wanted: set[str] = set()     # nodes that were only found, and that somebody asked to connect to
+        self._declined: set[tuple[str, QuestionKind]] = set()   # what a person would not answer: not asked unasked
 
     # --- what faces use --------------------------------------------------------------------------
 
@@ -143,6 +144,7 @@ class Engine:
         self.config = config
         for name in changed:
             self._unwatch(name)
+        self._declined = {(name, kind) for name, kind in self._declined if name not in changed}
         self._finder.reconfigure(config)
         self.emit(ConfigLoaded(self.clock(), config.fleet, config.path, tuple(config.nodes), config.refresh))
         for name in changed & self.latest.nodes.keys():     # what was known of its connection holds no more
@@ -162,6 +164,7 @@ class Engine:
     def connect(self, node: str) -> None:
         """Try a node now: one that was only found, or one that waits for its next try. It may ask questions."""
         self._wanted.add(node)
+        self._declined -= {(node, kind) for kind in QuestionKind}
         if node in self._watchers:
             self._watchers[node][0].kick()
         elif node in self.latest.nodes:
@@ -302,11 +305,19 @@ class Engine:
         self._watchers[name] = watcher, self._group.create_task(self._guard(watcher))
 
     async def _ask(self, kind: QuestionKind, node: str, text: str, detail: str) -> str | None:
-        """Ask about nodes that the user named or chose; a network full of strangers must not ask one after another."""
+        """Ask about nodes that the user named or chose; a network full of strangers must not ask one after another.
+
+        Who has declined is not asked again at the next try, but when they say `connect`.
+        """
         known = self.latest.nodes.get(node)
         if known is not None and not (known.configured or node in self._wanted):
             return None
-        return await self._desk.ask(kind, node, text, detail)
+        if (node, kind) in self._declined:
+            return None
+        answer = await self._desk.ask(kind, node, text, detail)
+        if answer is None:
+            self._declined.add((node, kind))
+        return answer
 
     async def _guard(self, watcher: NodeWatcher) -> None:
         """A fault of ours in watching one node must not end the others; it is said, and that node is marked."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from widgets.meters import Meter
-from widgets.spans import Keep, Line, Span, Tone, fit, plain, width_of, wrap
+from widgets.spans import Keep, Line, Span, Tone, cut, fit, plain, width_of, wrap
+
+TITLE_LEAST = 16               # cells of a title that stay whatever its note takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +18,10 @@ class Heading:
     note: Line = ()
 
     def lines(self, width: int) -> tuple[Line, ...]:
-        """One line."""
-        title = (Span(self.text, Tone.ACCENT), Span(" "))
+        """One line; a long title gives way to the note, which says how it stands."""
         note = (Span(" "), *self.note) if self.note else ()
+        room = max(width - width_of(note) - 1, min(width, TITLE_LEAST))
+        title = (Span(cut(self.text, room), Tone.ACCENT), Span(" "))
         rule = max(width - width_of(title) - width_of(note), 0)
         return (fit((*title, Span("─" * rule, Tone.TRACK), *note), width),)
 

@@ -168,6 +168,9 @@ async def test_machines_ask_for_what_they_need_and_one_more_is_added_by_hand(lab
         await seat.knows(lambda s: s.nodes[new_key].state is NodeState.UP
                          and s.nodes[password].state is NodeState.LOCKED)
         await seat.until(lambda: isinstance(seat.app.screen, FleetScreen))
+        tries = seat.engine.latest.nodes[password].attempts
+        await seat.knows(lambda s: s.nodes[password].attempts > tries)
+        assert isinstance(seat.app.screen, FleetScreen), "who has said no is not asked again at every try"
         await seat.to_node(password)
         await seat.sees("⊠ locked", "→", "t Try now")
         await seat.press("t")
