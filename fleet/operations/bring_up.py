@@ -7,6 +7,8 @@ the head, follow its load, prove the placement, ask for one token.
 
 from __future__ import annotations
 
+import asyncio
+
 from fleet.model import DeploymentState, ServiceRecord
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
@@ -21,6 +23,11 @@ from fleet.operations.worker_steps import WorkerAnswers
 from fleet.planning import exposure
 
 
+JUDGED_WITHIN = 6.0      # seconds from the first look at a head to what is known of it, on a slow link
+LOOK_EVERY = 0.2
+NOT_JUDGED = (DeploymentState.STARTING, DeploymentState.LOADING)
+
+
 async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
     """The Plan that brings `wanted` up; one without Steps when it serves already as wanted.
 
@@ -33,7 +40,7 @@ async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
     if arrangement.seats:
         count = len(arrangement.seats)
         title += f" with {count} worker{'s' if count != 1 else ''}"
-    if _serves_already(hands, arrangement):
+    if await _comes_to_serve(hands, arrangement):
         return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
     remarks = (*choice.left_out, *_lost(hands, arrangement), *_exposed(arrangement))
     return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, remarks)
@@ -48,12 +55,21 @@ def _exposed(arrangement: Arrangement) -> list[str]:
     return [f"{what} {remedy}" for what, remedy in found if what]
 
 
-def _serves_already(hands: Hands, arrangement: Arrangement) -> bool:
-    deployment = hands.snapshot().deployment
-    if deployment.state is not DeploymentState.SERVING or deployment.head != arrangement.head_node:
-        return False
-    record = record_of(node_of(hands, deployment.head), deployment.head_service)
-    return record is not None and record.alive and record.facts.get("wish") == arrangement.wish
+async def _comes_to_serve(hands: Hands, arrangement: Arrangement) -> bool:
+    """Whether just this serves. A head that was only just seen is given the time to be asked: it may serve for hours."""
+    deadline = hands.clock() + JUDGED_WITHIN
+    while True:
+        deployment = hands.snapshot().deployment
+        record = record_of(node_of(hands, arrangement.head_node), arrangement.head_service)
+        same = (record is not None and record.alive and record.facts.get("wish") == arrangement.wish
+                and (deployment.head, deployment.head_service) == (arrangement.head_node, record.id))
+        if not same or deployment.state not in (DeploymentState.SERVING, *NOT_JUDGED):
+            return False
+        if deployment.state is DeploymentState.SERVING:
+            return True
+        if hands.clock() > deadline:
+            return False
+        await asyncio.sleep(LOOK_EVERY)
 
 
 def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
