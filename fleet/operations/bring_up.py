@@ -22,7 +22,6 @@ from fleet.operations.tunnel_steps import StartRelay
 from fleet.operations.worker_steps import WorkerAnswers
 from fleet.planning import exposure
 
-
 JUDGED_WITHIN = 6.0      # seconds from the first look at a head to what is known of it, on a slow link
 LOOK_EVERY = 0.2
 NOT_JUDGED = (DeploymentState.STARTING, DeploymentState.LOADING)
@@ -56,7 +55,7 @@ def _exposed(arrangement: Arrangement) -> list[str]:
 
 
 async def _comes_to_serve(hands: Hands, arrangement: Arrangement) -> bool:
-    """Whether just this serves. A head that was only just seen is given the time to be asked: it may serve for hours."""
+    """Whether just this serves. A head that was only just seen is given the time to be asked."""
     deadline = hands.clock() + JUDGED_WITHIN
     while True:
         deployment = hands.snapshot().deployment
