@@ -54,6 +54,7 @@ class Lab:
         self._made = made
         self._models = models
         self._touched: dict[str, str] = {}
+        self._known = Path(made["known_hosts"]).read_text()
         self.nodes: dict[str, dict] = {node["name"]: node for node in made["nodes"]}
         self.key: str = made["key"]
         self.known_hosts: str = made["known_hosts"]
@@ -153,6 +154,7 @@ class Lab:
             else:
                 self._labs().link(self.nodes[name])
         self._touched.clear()
+        Path(self.known_hosts).write_text(self._known)     # a key that was accepted is new again
 
     @staticmethod
     def _labs():
