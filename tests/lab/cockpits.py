@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,7 +24,10 @@ LOOK = 0.05          # seconds between two looks at the screen
 
 
 def fleet_file(lab, path: Path, *names: str, head: str = "", workers: tuple[str, ...] | None = None) -> Path:
-    """A fleet.yaml of these lab nodes, the demo's model on the head."""
+    """A fleet.yaml of these lab nodes, the demo's model on the head. Trusted keys go into a copy of its own."""
+    known_hosts = path.with_name("known_hosts")
+    if not known_hosts.exists():
+        shutil.copy(lab.known_hosts, known_hosts)
     nodes = {}
     for name in names:
         node = lab.nodes[name]
@@ -38,7 +42,7 @@ def fleet_file(lab, path: Path, *names: str, head: str = "", workers: tuple[str,
         "fleet": "lab", "refresh": 1, "nodes": nodes, "models": {MODEL: model}, "model": MODEL,
         "model_dirs": [lab.models_inside],
         "discovery": {"mdns": False, "ssh_config": False, "announce": False},
-        "ssh": {"known_hosts": lab.known_hosts, "agent": False, "user": "fleet", "identity_file": lab.key}}))
+        "ssh": {"known_hosts": str(known_hosts), "agent": False, "user": "fleet", "identity_file": lab.key}}))
     return path
 
 
