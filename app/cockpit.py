@@ -130,7 +130,7 @@ class CockpitApp(App[int]):
         self.snapshot, self.shown_at = snapshot, now
         # Also below a dialog: a question may stand for minutes, and what is seen beside it must not be old.
         screen = next((each for each in reversed(self.screen_stack) if isinstance(each, CockpitScreen)), None)
-        if screen is not None and screen.ready:
+        if screen is not None and screen.ready and self.is_running:      # closing takes the widgets away one by one
             with self.batch_update():
                 screen.show(snapshot, now)
 
