@@ -15,6 +15,10 @@ from fleet.model.deployment import (
     Deployment,
     DeploymentState,
 )
+from fleet.model.link import (
+    Link,
+    ObservedSpeed,
+)
 from fleet.model.machine import (
     Address,
     Binary,
@@ -74,6 +78,7 @@ __all__ = [
     "Disk",
     "ForeignProcess",
     "Interface",
+    "Link",
     "LinkKind",
     "Memory",
     "ModelFile",
@@ -81,6 +86,7 @@ __all__ = [
     "NodeReading",
     "NodeState",
     "Notice",
+    "ObservedSpeed",
     "Operation",
     "OperationState",
     "Placement",

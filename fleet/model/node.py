@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fleet.model.link import ObservedSpeed
 from fleet.model.machine import Address, Binary, Cpu, Device, Disk, Interface, Memory, ModelFile, Process, Socket
 from fleet.model.services import ForeignProcess, Service, ServiceRecord
 from fleet.model.words import Problem
@@ -74,3 +76,4 @@ class Node:
     read_at: float | None = None          # when `reading` was taken
     services: tuple[Service, ...] = ()
     foreign: tuple[ForeignProcess, ...] = ()
+    speeds: Mapping[str, ObservedSpeed] = field(default_factory=dict)   # by device, as the node names it

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fleet.model.deployment import Deployment
+from fleet.model.link import Link
 from fleet.model.node import Node
 from fleet.model.operation import Operation
 from fleet.model.question import Question
@@ -33,7 +34,12 @@ class Snapshot:
     discovery: tuple[Problem, ...] = ()   # why a way of finding machines does not work
     nodes: Mapping[str, Node] = field(default_factory=dict)
     deployment: Deployment = Deployment()
+    links: tuple[Link, ...] = ()          # one for each (head, worker) that was measured
     operations: tuple[Operation, ...] = ()   # newest last, the last 20
     questions: tuple[Question, ...] = ()
     notices: tuple[Notice, ...] = ()      # newest last, the last 200
     refresh: float = 2.0                  # seconds between polls, to judge ages by
+
+    def link(self, head: str, worker: str) -> Link | None:
+        """The way between two nodes as last measured; None = it never was."""
+        return next((link for link in self.links if (link.head, link.worker) == (head, worker)), None)
