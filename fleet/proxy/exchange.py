@@ -60,6 +60,7 @@ class Problem:
     kind: str = "server_error"             # `type` of OpenAI's error object
     retry_after: float | None = None       # seconds
     progress: dict[str, object] = field(default_factory=dict)
+    param: str = ""                        # the field of the request that is wrong
 
 
 @dataclass(frozen=True, slots=True)
