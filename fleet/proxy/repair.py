@@ -16,11 +16,14 @@ from __future__ import annotations
 import json
 import re
 
+from fleet.proxy.answers import WholeAnswer, prepare_request, repair_answer, wants_usage
 from fleet.proxy.endings import DONE, TOO_LONG, UNFINISHED, WITH_DONE, as_error, error_event, event
 from fleet.proxy.exchange import Problem, RepairSettings
 from fleet.proxy.sse import SseSplitter, parse_event
 from fleet.proxy.tool_calls import ToolCallIndexes
 from fleet.proxy.usage import Usage, usage_of, usage_of_timings
+
+__all__ = ["RepairSettings", "StreamRepair", "WholeAnswer", "prepare_request", "repair_answer", "wants_usage"]
 
 CHOICES_KEPT = 128         # choices of one answer whose tool calls are told apart
 

@@ -39,8 +39,10 @@ def split(chunk: bytes) -> float:
 
 
 if __name__ == "__main__":
-    for name, measure in (("cut out only", lambda: split(CHAT)), ("chat, nothing to repair", lambda: repair("chat", CHAT)),
-                          ("messages, nothing to repair", lambda: repair("messages", MESSAGES)),
-                          ("chat, CRLF", lambda: repair("chat", CHAT.replace(b"\n", b"\r\n"))),
-                          ("chat, tool call without index", lambda: repair("chat", TOOL))):
+    cases = {"cut out only": lambda: split(CHAT),
+             "chat, nothing to repair": lambda: repair("chat", CHAT),
+             "messages, nothing to repair": lambda: repair("messages", MESSAGES),
+             "chat, CRLF": lambda: repair("chat", CHAT.replace(b"\n", b"\r\n")),
+             "chat, tool call without index": lambda: repair("chat", TOOL)}
+    for name, measure in cases.items():
         print(f"{name:32} {statistics.median(measure() for _ in range(RUNS)) * 1e6:8.2f} us")
