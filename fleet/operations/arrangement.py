@@ -11,6 +11,7 @@ from fleet.model import Share
 from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.planning.choose import Choice, WorkerChoice
+from fleet.planning.situation import Verdict
 from fleet.runtimes.binaries import Flags
 from fleet.runtimes.head_log import HeadLog
 from fleet.runtimes.rpc_wire import WorkerAnswer
@@ -58,6 +59,8 @@ class Arrangement:
     head_flags: Flags
     protocol: tuple[int, int, int] | None              # that the head speaks; None = it has no workers
     local_devices: tuple[LocalDevice, ...] = ()
+    spoken: dict[str, tuple[int, int, int]] = field(default_factory=dict)   # RPC protocol by endpoint, where asked
+    verdicts: tuple[Verdict, ...] = ()                 # of the compatibility rules
     answers: dict[str, WorkerAnswer] = field(default_factory=dict)   # by endpoint
     planned: tuple[Share, ...] = ()
     log: HeadLog | None = None

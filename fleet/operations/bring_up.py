@@ -20,7 +20,7 @@ from fleet.operations.preflight import arrange
 from fleet.operations.services import StartRecorded, StopRecorded
 from fleet.operations.tunnel_steps import StartRelay
 from fleet.operations.worker_steps import WorkerAnswers
-from fleet.planning import exposure
+from fleet.planning.rules import warnings
 
 JUDGED_WITHIN = 6.0      # seconds from the first look at a head to what is known of it, on a slow link
 LOOK_EVERY = 0.2
@@ -41,17 +41,8 @@ async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
         title += f" with {count} worker{'s' if count != 1 else ''}"
     if await _comes_to_serve(hands, arrangement):
         return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
-    remarks = (*choice.left_out, *_lost(hands, arrangement), *_exposed(arrangement))
+    remarks = (*choice.left_out, *_lost(hands, arrangement), *map(str, warnings(arrangement.verdicts)))
     return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, remarks)
-
-
-def _exposed(arrangement: Arrangement) -> list[str]:
-    """What others on the network will reach without a key."""
-    head = arrangement.head_config
-    seats = [(seat.choice.node.name, seat.bind, seat.choice.config.port) for seat in arrangement.seats]
-    found = ((exposure.of_head(arrangement.head_node, head.bind, head.port, head.api_key_file), exposure.KEY),
-             (exposure.of_workers(seats), exposure.TUNNEL))
-    return [f"{what} {remedy}" for what, remedy in found if what]
 
 
 async def _comes_to_serve(hands: Hands, arrangement: Arrangement) -> bool:

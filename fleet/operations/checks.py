@@ -1,11 +1,10 @@
-"""What speaks against a bring-up: no room, ports of others, occupied or dead workers, other builds and protocols.
+"""What speaks against a bring-up: no room, ports of others, occupied or dead workers.
 
-Each check looks and raises a `PlanRefused`; nothing is started by them.
+Each check looks and raises a `PlanRefused`; nothing is started by them. What they learn of builds and protocols is
+judged afterwards, by the compatibility rules.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from fleet.errors import PlanRefused
 from fleet.facts import head_facts
@@ -13,11 +12,13 @@ from fleet.model import Node, NodeState, Process, Socket
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
+from fleet.operations.situation import situation_of
 from fleet.planning.addresses import LOOPBACK, has_address
-from fleet.planning.choose import Choice, WorkerChoice, node_config
+from fleet.planning.choose import Choice, node_config
+from fleet.planning.rules import judge, refusals
 from fleet.planning.shares import Room, expected_rooms, plan_shares
-from fleet.runtimes.binaries import build_label, same_build
-from fleet.runtimes.rpc_wire import Occupant, WorkerStatus, ask_worker, compatible, occupant
+from fleet.runtimes.binaries import same_build
+from fleet.runtimes.rpc_wire import Occupant, WorkerStatus, ask_worker, occupant
 
 WIRE_TIMEOUT = 5.0
 
@@ -83,7 +84,7 @@ async def check_seat(hands: Hands, known: Known, arrangement: Arrangement, seat:
     sockets = node.reading.sockets if node.reading else ()
     if seat.spec is not None:
         _refuse_stranger(hands, node, worker.config.port, seat.bind, "a worker", seat.service)
-        await _check_build(hands, known, arrangement.choice, worker)
+        await _ask_builds(hands, known, arrangement, seat)
     elif not any(s.listening and s.local_port == worker.config.port for s in sockets):
         raise PlanRefused(f"Nothing listens on {node.name}, port {worker.config.port}: the worker there is dead.",
                           "Start it, leave it out, or let Quarterdeck start it (`managed: true`).", code="dead-worker")
@@ -96,7 +97,7 @@ async def check_seat(hands: Hands, known: Known, arrangement: Arrangement, seat:
                           "It serves one head at a time, and a second one would wait for ever.",
                           "End that head first, or leave this worker out.", code="occupied")
     if seat.spec is None and held is None:
-        await _check_protocol(hands, known, arrangement.choice, seat)
+        await _ask_running(hands, known, arrangement, seat)
 
 
 def _held_by_our_head(hands: Hands, arrangement: Arrangement, seat: Seat) -> bool:
@@ -134,41 +135,32 @@ def _is_worker(process: Process) -> bool:
     return bool(process.argv) and process.argv[0].rpartition("/")[2] in ("ggml-rpc-server", "rpc-server")
 
 
-async def _check_build(hands: Hands, known: Known, choice: Choice, worker: WorkerChoice) -> None:
-    """Head and worker must be of one build; where that cannot be read, of one RPC protocol."""
-    binary = worker.binary
-    if binary is None:
+async def _ask_builds(hands: Hands, known: Known, arrangement: Arrangement, seat: Seat) -> None:
+    """Where commits do not tell whether head and worker are of one build, what each speaks is found out."""
+    choice, binary = arrangement.choice, seat.choice.binary
+    if binary is None or same_build(choice.head_binary, binary) is not None:
         return
-    same = same_build(choice.head_binary, binary)
-    if same:
-        return
-    if same is False:
-        raise PlanRefused(
-            f"{worker.node.name} has llama.cpp {build_label(binary)}, the head {choice.head.name} has "
-            f"{build_label(choice.head_binary)}: head and workers must be of one build.",
-            "Install the same build on both, or name its folder as `llama:`.", code="build-mismatch")
-    ours = await head_protocol(hands, known, choice)
-    theirs = await known.protocol_of(hands, worker.node.name, binary)
-    _refuse_protocol(choice, worker, ours, theirs)
+    arrangement.protocol = await head_protocol(hands, known, choice)
+    arrangement.spoken[seat.endpoint] = await known.protocol_of(hands, seat.choice.node.name, binary)
 
 
-async def _check_protocol(hands: Hands, known: Known, choice: Choice, seat: Seat) -> None:
+async def _ask_running(hands: Hands, known: Known, arrangement: Arrangement, seat: Seat) -> None:
     """A worker that somebody else runs: ask it, now that its slot is free."""
+    choice = arrangement.choice
     head = hands.transport(choice.head.name)
     answer = await ask_worker(lambda: head.open_connection(seat.dial_host, seat.dial_port), timeout=WIRE_TIMEOUT)
     if answer.status is not WorkerStatus.OK or answer.version is None:
         raise PlanRefused(f"The worker on {seat.choice.where} cannot be used by {choice.head.name}: {answer.detail}",
                           "Check its address and port, and what runs there.", code="bad-worker")
-    _refuse_protocol(choice, seat.choice, await head_protocol(hands, known, choice), answer.version)
+    arrangement.protocol = await head_protocol(hands, known, choice)
+    arrangement.spoken[seat.endpoint] = answer.version
 
 
-def _refuse_protocol(choice: Choice, worker: WorkerChoice, ours: tuple[int, int, int],
-                     theirs: tuple[int, int, int]) -> None:
-    if not compatible(ours, theirs):
-        raise PlanRefused(
-            f"The worker on {worker.where} speaks RPC protocol {_dotted(theirs)}, the head on {choice.head.name} "
-            f"{_dotted(ours)}: they do not understand each other.",
-            "Use the same llama.cpp build on both.", code="protocol-mismatch")
+def refused_by_rules(arrangement: Arrangement) -> list[PlanRefused]:
+    """What the compatibility rules have against it; all that they say is kept for the plan's remarks."""
+    arrangement.verdicts = judge(situation_of(arrangement))
+    return [PlanRefused(verdict.sentence, verdict.remedy, code=verdict.rule)
+            for verdict in refusals(arrangement.verdicts)]
 
 
 async def head_protocol(hands: Hands, known: Known, choice: Choice) -> tuple[int, int, int]:
@@ -181,7 +173,3 @@ async def head_protocol(hands: Hands, known: Known, choice: Choice) -> tuple[int
                           "ggml-rpc-server lies beside its llama-server.", "Install the whole of llama.cpp there.",
                           code="no-protocol")
     return await known.protocol_of(hands, choice.head.name, beside[0])
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))

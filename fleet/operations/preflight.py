@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import replace
 
 from fleet.config.schema import NodeConfig, RpcMode
 from fleet.errors import FleetError, PlanRefused
 from fleet.model import ServiceKind
-from fleet.models.gguf import GgufHeader, combined, read_header
+from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
-from fleet.operations.checks import check_fits, check_head_port, check_seat, head_protocol
+from fleet.operations.checks import check_fits, check_head_port, check_seat, head_protocol, refused_by_rules
 from fleet.operations.hands import Hands, Known
 from fleet.planning.addresses import LOOPBACK, worker_address
 from fleet.planning.choose import Choice, WorkerChoice, choose, node_config
@@ -27,7 +27,6 @@ from fleet.runtimes.devices import list_devices
 from fleet.runtimes.rpc_server import worker_command
 
 TUNNEL_PORT = 50152          # the first port on the head that a tunnel listens on
-HEADER_READ_TIMEOUT = 30.0
 WHERE_HOME = 'printf "%s\\n" "${HOME-}"'
 
 
@@ -43,7 +42,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     choice = choose(hands.snapshot(), hands.config, wanted)
     choice, head = await _at_home(hands, choice, node_config(hands.config, choice.head))
     header_and_size, flags, devices = await _all(
-        _header(hands, choice), known.flags_of(hands, choice.head.name, choice.head_binary),
+        _header(hands, known, choice), known.flags_of(hands, choice.head.name, choice.head_binary),
         list_devices(hands.transport(choice.head.name), choice.head_binary))
     seats = await _all(*(_seat(hands, known, choice, worker, number) for number, worker in enumerate(choice.workers)))
     header, size = header_and_size
@@ -51,7 +50,8 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
     check_fits(hands, arrangement)
     checks = [check_head_port(hands, arrangement), *(check_seat(hands, known, arrangement, seat) for seat in seats)]
-    await _all(*checks)
+    looked = await asyncio.gather(*checks, return_exceptions=True)
+    _raise_all((*(wrong for wrong in looked if isinstance(wrong, BaseException)), *refused_by_rules(arrangement)))
     if seats:
         arrangement.protocol = await head_protocol(hands, known, choice)
     return arrangement
@@ -75,7 +75,11 @@ async def _at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choi
 async def _all(*looks: Awaitable) -> list:
     """Wait for all; what went wrong is raised as one refusal that has every sentence."""
     results = await asyncio.gather(*looks, return_exceptions=True)
-    wrong = [result for result in results if isinstance(result, BaseException)]
+    _raise_all([result for result in results if isinstance(result, BaseException)])
+    return results
+
+
+def _raise_all(wrong: Sequence[BaseException]) -> None:
     for error in wrong:
         if not isinstance(error, FleetError):
             raise error
@@ -84,54 +88,19 @@ async def _all(*looks: Awaitable) -> list:
     if wrong:
         raise PlanRefused(" ".join(error.what for error in wrong),
                           " ".join(dict.fromkeys(error.remedy for error in wrong if error.remedy)), code=wrong[0].code)
-    return results
 
 
-async def _header(hands: Hands, choice: Choice) -> tuple[GgufHeader, int]:
+async def _header(hands: Hands, known: Known, choice: Choice) -> tuple[GgufHeader, int]:
     """The header of the model, all shards together, and its size in bytes."""
-    first = await _one_header(hands, choice, choice.model.file)
-    if first.split_count == 1:
-        return first, first.file_size
-    paths = shard_paths(choice.model.file, first.split_count)
-    rest = await _all(*(_one_header(hands, choice, path) for path in paths[1:]))
-    whole = combined((first, *rest))
-    return whole, whole.file_size
-
-
-async def _one_header(hands: Hands, choice: Choice, path: str) -> GgufHeader:
-    node = choice.head.name
-    transport = hands.transport(node)
-    found = await transport.run('[ -f "$1" ] && [ -r "$1" ] && wc -c <"$1"', (path,), timeout=10.0)
-    if found.status != 0:
-        raise PlanRefused(f"{path} is not on {node}, or cannot be read there.",
-                          f"Copy it to {node}, or correct `file:` of the model.", code="no-file")
-
-    async def read(offset: int, length: int) -> bytes:
-        return await transport.read_file(path, offset, length, timeout=HEADER_READ_TIMEOUT)
-
-    size = found.text.split()[-1:] or ["0"]
-    header = await read_header(read, int(size[0]) if size[0].isdecimal() else 0, name=f"{path} on {node}")
+    path, node = choice.model.file, choice.head.name
+    header = await known.headers.model_of(hands.transport(node), path)
     if header.n_layers == 0:
         raise PlanRefused(f"{path} on {node} holds no layers: it is no model that can be served.",
                           "Name the model's own file, not its projector or vocabulary.", code="no-layers")
     if header.missing_bytes:
         raise PlanRefused(f"{path} on {node} is incomplete: {header.missing_bytes} bytes of it are missing.",
                           "Fetch it again.", code="incomplete")
-    return header
-
-
-def shard_paths(first: str, count: int) -> tuple[str, ...]:
-    """The files of a model in several parts: `x-00001-of-00003.gguf` and so on.
-
-    Raises:
-        PlanRefused: the first one is not named so.
-    """
-    ending = f"-00001-of-{count:05d}.gguf"
-    if not first.endswith(ending):
-        raise PlanRefused(f"{first} is one of {count} parts, but not named as the first: {ending}.",
-                          "Name the first part as `file:` of the model.", code="shards")
-    stem = first.removesuffix(ending)
-    return tuple(f"{stem}-{number:05d}-of-{count:05d}.gguf" for number in range(1, count + 1))
+    return header, header.file_size
 
 
 # ---------------------------------------------------------------------------------------------

@@ -324,3 +324,19 @@ async def test_all_that_is_wrong_is_said_at_once(config: FleetConfig, state: Pat
 async def test_a_model_that_nobody_has_is_refused(config: FleetConfig, state: Path) -> None:
     operation = await refused(replace(config, models={}), state, "gemma-of-nobody")
     assert "No model is called gemma-of-nobody." in sentence(operation)
+
+
+async def test_settings_that_do_not_go_together_are_refused_all_at_once(config: FleetConfig, state: Path) -> None:
+    wrong = with_model(config, kv_type_v="q8_0", flash_attention="off",
+                       extra_args=("--spec-type", "draft-simple", "-sm", "row"))
+    operation = await refused(wrong, state)
+    assert operation.problem.code == "speculation-needs"
+    for said in ("none was named", "-sm row cuts through every layer", "needs flash attention, and that is off"):
+        assert said in sentence(operation)
+
+
+async def test_what_a_person_should_know_before_it_starts_stands_in_the_plan(config: FleetConfig) -> None:
+    async with running(with_model(config, extra_args=("--spec-type", "draft-mtp", "-md", "/none/mtp.gguf"))) as engine:
+        planned = await engine.plan(BringUp())
+    assert planned.state is OperationState.PLANNED
+    assert [remark for remark in planned.remarks if "draft-mtp was reported to crash over RPC" in remark]
