@@ -31,6 +31,13 @@ class Role(StrEnum):
     WORKER = "worker"
 
 
+class SplitMode(StrEnum):
+    """What layers are dealt for."""
+
+    TIME = "time"          # the least predicted seconds a token: what is not worth its round trip takes no part
+    MEMORY = "memory"      # in proportion to memory: every device that can hold its share takes part
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """One ggml-rpc-server of a node."""
@@ -92,7 +99,8 @@ class ModelConfig:
     kv_type_v: str = ""
     flash_attention: str = ""                  # on, off, auto
     gpu_layers: int | None = None
-    split: Mapping[str, float] = field(default_factory=dict)  # node -> share; {} = by memory
+    split: Mapping[str, float] = field(default_factory=dict)  # node -> share; {} = as `mode` says
+    mode: SplitMode = SplitMode.TIME
     extra_args: tuple[str, ...] = ()
 
 

@@ -30,6 +30,7 @@ from fleet.config.schema import (
     ProxyConfig,
     Role,
     RpcMode,
+    SplitMode,
     SshConfig,
     WorkerConfig,
 )
@@ -42,7 +43,7 @@ NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "extra_args")
+              "mode", "extra_args")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 PROXY_KEYS = ("listen", "enabled")
@@ -165,6 +166,7 @@ def _model(form: Form) -> ModelConfig:
         kv_type_v=kv_type_v,
         flash_attention=_flash_attention(section["flash_attention"]),
         gpu_layers=integer(section["gpu_layers"], None, 0, 100_000, "a number of layers; 0 keeps all on the CPU"),
+        mode=choice(section["mode"], SplitMode, SplitMode.TIME),
         split=mapping(section["split"], lambda part: number(part, None, 1e-6, 1e6, split_expected),
                       "node names with shares, for example {atlas: 2, bolt: 1}"),
         extra_args=_arguments(section["extra_args"]),

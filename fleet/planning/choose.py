@@ -1,7 +1,7 @@
 """Which model, which head, which workers: the first decisions of a plan. Pure; every refusal says why.
 
-The head is the node that has the file; of several the one with the most GPU memory, then this machine, then the one
-with the most main memory. Workers are the nodes that the model names, or every other node that may be one.
+The head is a node that has the file; which of several, `head.py` decides. Workers are the nodes that the model names,
+or every other node that may be one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
 from fleet.errors import NO_SUCH, PlanRefused
-from fleet.model import Binary, DeviceKind, ModelFile, Node, NodeState, Snapshot
+from fleet.model import Binary, ModelFile, Node, NodeState, Snapshot
+from fleet.planning.head import choose_head, size_of
 from fleet.runtimes.binaries import same_build
 
 HEAD_PROGRAM = "llama-server"
@@ -41,6 +42,7 @@ class Choice:
     head_binary: Binary
     workers: tuple[WorkerChoice, ...]
     left_out: tuple[str, ...] = ()   # sentences: nodes that could not take part, and why
+    head_reason: str = ""            # a sentence: why this head of several; "" = there was no choice
 
 
 def node_config(config: FleetConfig, node: Node) -> NodeConfig:
@@ -61,7 +63,7 @@ def choose(snapshot: Snapshot, config: FleetConfig, wanted: str) -> Choice:
         PlanRefused: it cannot be decided, or a node that is needed cannot be used.
     """
     model = find_model(snapshot, config, wanted)
-    head = _choose_head(snapshot, config, model)
+    head, reason = _choose_head(snapshot, config, model)
     binary = _first(_programs(head, HEAD_PROGRAM))
     if binary is None:
         raise PlanRefused(f"{head.name} has no {HEAD_PROGRAM}, so it cannot be the head.", _install_hint(head))
@@ -69,7 +71,7 @@ def choose(snapshot: Snapshot, config: FleetConfig, wanted: str) -> Choice:
     named = bool(model.workers)
     workers = tuple(choice for name in names
                     for choice in _workers_of(snapshot.nodes[name], config, binary, left_out, named=named))
-    return Choice(model, head, binary, workers, tuple(left_out))
+    return Choice(model, head, binary, workers, tuple(left_out), reason)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -120,9 +122,9 @@ def _list_hint(config: FleetConfig, files: Sequence[tuple[Node, ModelFile]]) -> 
 # The head
 
 
-def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) -> Node:
+def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) -> tuple[Node, str]:
     if model.head:
-        return _usable(snapshot, model.head, "the head")
+        return _usable(snapshot, model.head, "the head"), ""
     candidates = [node for node in _taking_part(snapshot, config)
                   if node.state is NodeState.UP and Role.HEAD in node_config(config, node).roles]
     with_file = [node for node in candidates if node.reading and any(_is(f, model.file) for f in node.reading.models)]
@@ -134,18 +136,15 @@ def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) ->
     if not able:
         raise PlanRefused(f"No node that is up has {model.file}.",
                           "Copy it to one, or say `head:` for this model in fleet.yaml.")
-    return max(able, key=_head_rank)
+    files = [file for node in able if node.reading for file in node.reading.models if _is(file, model.file)]
+    paths = {file.path for file in files}
+    sizes = [size_of(node.reading.models, path) for node in able if node.reading for path in paths]
+    return choose_head(able, max(sizes, default=0))
 
 
 def _is(file: ModelFile, wanted: str) -> bool:
     """Whether a node's file may be the one that fleet.yaml names. What `~` is there, the preflight asks the head."""
     return file.path.endswith(wanted[1:]) if wanted.startswith("~/") else file.path == wanted
-
-
-def _head_rank(node: Node) -> tuple[int, bool, int, str]:
-    devices = node.reading.devices if node.reading else ()
-    gpu = sum(d.memory_total or 0 for d in devices if d.kind is not DeviceKind.CPU and not d.integrated)
-    return gpu, node.local, (node.reading.memory.total or 0) if node.reading else 0, node.name
 
 
 def _usable(snapshot: Snapshot, name: str, part: str) -> Node:

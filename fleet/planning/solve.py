@@ -29,7 +29,7 @@ class Layer:
 
     weights: int               # bytes that whoever holds it keeps
     kv: int                    # bytes of its KV (or recurrent state), all slots together
-    read: int                  # bytes that are read for one token: of experts, those in use
+    read: int                  # bytes that are read for one token: of experts those in use, of KV what is filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class _Sums:
     def __init__(self, layers: Sequence[Layer], compute: Compute) -> None:
         self.n = len(layers)
         self._held = (0, *accumulate(layer.weights + layer.kv for layer in layers))
-        self._read = (0, *accumulate(layer.read + layer.kv for layer in layers))
+        self._read = (0, *accumulate(layer.read for layer in layers))
         self._compute = compute
         self._computed: dict[tuple[int, int], int] = {}
 
