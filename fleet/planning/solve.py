@@ -130,7 +130,7 @@ def _with(sums: _Sums, place: Place,
             if earlier is None or taken < place.least:
                 continue
             need = sums.need(start, end)
-            if need > room:
+            if taken and need > room:
                 break
             crowded = need * need / place.limit if need else 0.0
             now = (earlier[0] + sums.cost(place, start, end), earlier[1] + crowded)

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fleet.planning.solve import Layer, Place, by_memory, solve, weighed
@@ -43,6 +43,7 @@ fleets = st.lists(st.builds(Place, st.just("d"), limit=st.integers(0, 200), rese
 models = st.lists(st.builds(Layer, weights=sizes, kv=st.integers(0, 10), read=sizes), min_size=1, max_size=6)
 
 
+@example([Layer(1, 0, 1)], [Place("d", 0, reserve=1), Place("d", 1)], 0)
 @given(models, fleets, st.integers(0, 20))
 def test_no_deal_of_all_is_faster_and_none_fits_where_it_finds_none(model, places, buffer):
     found = solve(model, places, lambda first, last: buffer)
