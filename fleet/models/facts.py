@@ -12,7 +12,7 @@ from fleet.models.tensor_types import file_types
 from fleet.models.tokenizer import tokenizer_fingerprint
 
 GUESSED = 1024          # a bit of general.file_type: written by a tool that was not told
-_DRAFT_ONLY = ("eagle3", "dflash", "dspark")    # architectures that are nothing but a draft head
+_DRAFT_ONLY = ("eagle3", "dflash")    # architectures of b10068 that are nothing but a draft head
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,8 +88,7 @@ def shard_paths(first: str, count: int) -> tuple[str, ...]:
     if not 1 <= count <= MOST_SHARDS:
         raise ModelFileError(f"{first} claims to be one of {count} parts.", "Fetch the file again.", code="shards")
     if shard is None or shard.number != 1 or shard.count != count:
-        ending = f"-00001-of-{count:05d}.gguf"
-        raise ModelFileError(f"{first} is one of {count} parts, but not named as the first: {ending}.", "Name the first part as the model's file.",
-                             code="shards")
+        raise ModelFileError(f"{first} is one of {count} parts, but not named as the first of them: "
+                             f"-00001-of-{count:05d}.gguf.", "Name the first part as the model's file.", code="shards")
     ending = first[-5:]
     return tuple(f"{shard.stem}-{number:05d}-of-{count:05d}{ending}" for number in range(1, count + 1))

@@ -10,6 +10,7 @@ from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode
 from fleet.errors import NodeUnreachable
 from fleet.model import Binary, Node, NodeReading, ServiceRecord, Snapshot
+from fleet.models.reader import Headers
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.runtimes.binaries import Flags, read_flags
@@ -64,10 +65,11 @@ def record_of(node: Node, service: str) -> ServiceRecord | None:
 
 @dataclass
 class Known:
-    """What was read from binaries, remembered for as long as a binary does not change."""
+    """What was read from binaries and model files, remembered for as long as these do not change."""
 
     flags: dict[tuple[str, str, int, int], Flags] = field(default_factory=dict)
     protocols: dict[tuple[str, str, int, int], tuple[int, int, int]] = field(default_factory=dict)
+    headers: Headers = field(default_factory=Headers)
 
     async def flags_of(self, hands: Hands, node: str, binary: Binary) -> Flags:
         """The binary's options, by its own `--help`."""
