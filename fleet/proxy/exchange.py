@@ -7,7 +7,7 @@ An `Exchange` is one client's request from its first byte to its end; it changes
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -102,6 +102,7 @@ class HoldSettings:
     count: int = 1024                      # requests
     size: int = 256 * 1024 * 1024          # bytes of their bodies
     seconds: float = 600.0                 # for one request
+    gone_seconds: float = 3.0              # for a model whose every server is broken: one may be starting again
     keep_alive: float = 10.0               # seconds between two SSE comments; 0 = none
     no_keep_alive_agents: tuple[str, ...] = ()   # parts of user agents that take comments for data
 
@@ -114,7 +115,8 @@ class Limits:
     head: int = 64 * 1024                  # bytes of request line and headers
     connections: int = 4096
     body_timeout: float = 60.0             # seconds for the whole body
-    head_timeout: float = 30.0
+    head_timeout: float = 30.0             # seconds for request line and headers
+    write_timeout: float = 120.0           # seconds in which it takes nothing of its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +182,9 @@ class Exchange:
     repairs: tuple[str, ...] = ()
     problem: str = ""                      # code of what went wrong
     body: bytes = b""                      # kept only where settings say so
-    cancel: Callable[[], None] | None = None
+    cancel: Callable[[], None] | None = None         # ends it with an error for the client
+    drop: Callable[[], object] | None = None         # ends it without a word: the client takes nothing any more
+    sending_since: float | None = None               # that a part of the answer waits for the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +230,6 @@ class Call:
     headers: tuple[tuple[bytes, bytes], ...] = ()    # the client's, names in lower case
     caller: Caller = Caller()
     client: str = ""
-    gone: Callable[[], Awaitable[None]] | None = None   # returns when the client has gone away
     client_wants_usage: bool = True
     parsed: dict[str, object] | None = None             # `body` as JSON, where somebody has read it already
 
@@ -237,7 +240,7 @@ class Answer:
 
     status: int
     headers: Headers
-    chunks: AsyncIterator[bytes]
+    chunks: AsyncGenerator[bytes, None]
     exchange: Exchange
     close: Callable[[], Awaitable[None]]
 

@@ -15,7 +15,6 @@ from fleet.proxy.exchange import Exchange, ExchangeState, HoldSettings, Problem
 from fleet.proxy.routing import Routes, choose
 from fleet.proxy.upstream import Health, Upstream
 
-GONE_SECONDS = 3.0             # that a request waits for an upstream that is broken: one is being started again
 RETRY_AFTER = 5.0              # seconds, where nobody knows better
 
 
@@ -156,7 +155,7 @@ class Gate:
                     self._refuse(waiter, self._no_such_model(name))
             elif self._hope(name):
                 self._hopeless.pop(name, None)
-            elif now - self._hopeless.setdefault(name, now) >= GONE_SECONDS:
+            elif now - self._hopeless.setdefault(name, now) >= self._settings.gone_seconds:
                 reason = next((up.health.reason for up in target.upstreams if up.health.reason), "")
                 for waiter in tuple(queue):
                     self._refuse(waiter, self._problem(name, "upstream_unavailable",

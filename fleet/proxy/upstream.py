@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.proxy.exchange import BackendKind, UpstreamSettings
-from fleet.proxy.wire import MOST_IDLE, Connection, Pool, place_of
+from fleet.proxy.wire import MOST_IDLE, Connection, Pool, WireError, place_of
 
 BREAKER_LONGEST = 60.0      # seconds between two tries, however often it failed
 
@@ -192,6 +192,17 @@ class Upstream:
         self.build = build or self.build
         self.told_models = models or self.told_models
         self.sleeping = sleeping
+
+    def cut_stalled(self, now: float) -> None:
+        """End the connections on which nothing has come for too long; who reads them is told."""
+        settings = self.settings
+        for connection in tuple(self.connections):
+            limit = settings.stall_timeout if connection.begun else settings.first_byte_timeout
+            if connection.waits_for_client:
+                connection.moved_at = now
+            elif now - connection.moved_at > limit:
+                code = "stalled" if connection.begun else "silent"
+                connection.abort(WireError(code, f"Nothing came for {limit:g} s.", started=connection.begun))
 
     def state(self) -> dict[str, object]:
         """As JSON, without its key."""

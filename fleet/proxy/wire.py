@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.closed = False
         self.requests = 0
+        self.moved_at = 0.0              # event loop's clock: when something was sent or came
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray()
         self._waiter: asyncio.Future[None] | None = None
@@ -115,6 +116,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)      # uvloop's is none by class
 
     def data_received(self, data: bytes) -> None:
+        self.moved_at = self._loop.time()
         if self._state == "length" and len(data) <= self._left and not self._buffer:    # the usual case, no copy
             self._left -= len(data)
             self._part(data)
@@ -153,6 +155,7 @@ class Connection(asyncio.Protocol):
         """Send a request; its answer is read with `head` and `parts`."""
         assert self.transport is not None
         self.requests += 1
+        self.moved_at = self._loop.time()
         self._state, self._head, self._method = "head", None, method
         self._parts.clear()
         self._size = 0
@@ -187,6 +190,16 @@ class Connection(asyncio.Protocol):
                 return b""
             await self._wait()
         return self._take()
+
+    @property
+    def begun(self) -> bool:
+        """The head of the answer is there."""
+        return self._head is not None
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Nothing is read because the client does not keep up."""
+        return self._paused
 
     @property
     def reusable(self) -> bool:

@@ -1,0 +1,315 @@
+"""A call on its way to an upstream: admitted, sent, and sent elsewhere while its client has seen no answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+
+from fleet.proxy.delivery import Delivery, problem_of
+from fleet.proxy.endings import DONE, WITH_DONE, error_event
+from fleet.proxy.errors import error_body, error_headers
+from fleet.proxy.exchange import (
+    Answer,
+    ApiKind,
+    Call,
+    Caller,
+    Exchange,
+    ExchangeState,
+    Problem,
+    ProxySettings,
+)
+from fleet.proxy.hold import Gate, Refused, Wanted
+from fleet.proxy.outgoing import request_body, request_head
+from fleet.proxy.records import Records
+from fleet.proxy.routing import Conversations, Routes, prefix_marks
+from fleet.proxy.upstream import Upstream
+from fleet.proxy.wire import Connection, Head, WireError
+from fleet.runtimes.head_answers import error_message
+
+MOST_DEATHS = 2                 # upstreams that broke off one request: it might be the request that kills them
+MOST_LOADING = 50               # answers of "loading" to one request, each after a probe said otherwise
+SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+COMMENT = b": waiting\n\n"
+Spawn = Callable[[Coroutine[object, object, None]], None]
+
+
+class Forwarder:
+    """`Forward` of exchange.py over the gate and the upstreams."""
+
+    def __init__(self, settings: ProxySettings, routes: Routes, gate: Gate, records: Records, *,
+                 clock: Callable[[], float], spawn: Spawn) -> None:
+        self.settings = settings
+        self.conversations = Conversations(settings.sticky_seconds, clock)
+        self._routes = routes
+        self._gate = gate
+        self._records = records
+        self._clock = clock
+        self._spawn = spawn
+
+    async def __call__(self, call: Call) -> Answer:
+        """Send `call`; a refusal is an Answer too. Close the Answer in any case."""
+        exchange = self._records.begin(Exchange(
+            "", call.kind, call.path, call.model, call.streaming, call.caller.name, call.client,
+            bytes_in=len(call.body), body=call.body if self.settings.keep_bodies else b""))
+        wait = self._keep_alive(call)
+        if not wait:
+            try:
+                return self._answer(await self._reach(call, exchange))
+            except Refused as refused:
+                return self._refusal(call, exchange, refused.problem)
+            except BaseException:
+                self._records.end(exchange, ExchangeState.CANCELLED)
+                raise
+        reaching = asyncio.ensure_future(self._reach(call, exchange))
+        try:
+            done, _ = await asyncio.wait((reaching,), timeout=wait)
+            if not done:
+                return self._late(call, exchange, reaching, wait)
+            return self._answer(reaching.result())
+        except Refused as refused:
+            return self._refusal(call, exchange, refused.problem)
+        except BaseException:
+            await self._stop(reaching)
+            self._records.end(exchange, ExchangeState.CANCELLED)
+            raise
+
+    def models(self, caller: Caller) -> list[dict[str, object]]:
+        """What `caller` may ask for, as entries of /v1/models."""
+        return [{"id": name, "object": "model", "created": int(self._records.started), "owned_by": "quarterdeck",
+                 "upstreams": [up.name for up in ups]}
+                for name, ups in self._routes.models().items() if not caller.models or name in caller.models]
+
+    # --- reaching an upstream ----------------------------------------------------------------------
+
+    async def _reach(self, call: Call, exchange: Exchange) -> Delivery:
+        """The start of an answer, all of it where it is not streamed. Raises Refused."""
+        target = self._routes.target(call.model)
+        marks: list[bytes] = []
+        wanted = Wanted(call.model, exchange, len(call.body))
+        if len(target.upstreams) > 1 and call.parsed is not None:
+            marks = prefix_marks(call.parsed, target.model)
+            wanted.sticky = self.conversations.find(marks)
+        light = call.kind is ApiKind.OTHER
+        tries = deaths = loading = 0
+        while True:
+            upstream = self._any(call) if light else await self._gate.admit(wanted, again=tries + loading > 0)
+            exchange.upstream = upstream.name
+            exchange.state = ExchangeState.WAITING
+            try:
+                delivery = await self._send(call, exchange, upstream, light)
+            except WireError as error:
+                problem = problem_of(error, upstream.name)
+                exchange.problem = problem.code
+                if error.code == "cancelled":
+                    raise Refused(problem) from error
+                upstream.failures += 1
+                upstream.health.failed(error.code, error.message)
+                tries += 1
+                deaths += error.code not in ("refused", "unreachable")
+                if tries > self.settings.retries or deaths >= MOST_DEATHS or error.code in ("silent", "stalled"):
+                    raise Refused(problem) from error
+                wanted.tried.add(upstream.name)
+                exchange.retried += 1
+                continue
+            if delivery.head.status == 503 and (said := _loading(delivery)):
+                upstream.health.loading(said)
+                loading += 1
+                if loading < MOST_LOADING and not light:
+                    continue
+            elif delivery.head.status in (502, 503, 504) and tries < self.settings.retries \
+                    and any(up.may_take() and up.name not in (upstream.name, *wanted.tried)
+                            for up in target.upstreams):
+                tries += 1
+                wanted.tried.add(upstream.name)
+                exchange.retried += 1
+                delivery.close()
+                continue
+            else:
+                upstream.health.answered()
+            exchange.problem = ""
+            if marks:
+                self.conversations.remember(marks, upstream.name)
+            return delivery
+
+    async def _send(self, call: Call, exchange: Exchange, upstream: Upstream, light: bool) -> Delivery:
+        """One try. The slot is given back unless a Delivery is returned that has it. Raises WireError."""
+        give_back = (lambda: None) if light else (lambda: self._gate.done(upstream))
+        connection: Connection | None = None
+        delivery: Delivery | None = None
+        try:
+            body = request_body(call, upstream, self._routes.target(call.model).model, self.settings.repair)
+            head = request_head(call, upstream, len(body))
+            connection = await upstream.pool.get()
+            reused = connection.requests > 0
+            while True:
+                try:
+                    got = await self._ask(connection, exchange, upstream, call.method, head, body)
+                    break
+                except WireError as error:
+                    # An idle connection that the upstream closed in the very moment: it has read nothing of ours.
+                    if not reused or error.started or error.code != "dropped":
+                        raise
+                    upstream.connections.discard(connection)
+                    upstream.pool.put(connection)
+                    connection, reused = await upstream.pool.get(fresh=True), False
+            delivery = Delivery(call, exchange, upstream, connection, got, give_back, self._clock,
+                                self.settings.repair)
+            if not delivery.is_stream:
+                await delivery.read_whole()
+            return delivery
+        except BaseException as error:
+            upstream.health.end_trial()
+            let_finish = (isinstance(error, asyncio.CancelledError) and upstream.settings.let_finish
+                          and connection is not None and not connection.closed)
+            if let_finish and connection is not None:
+                alone = delivery or Delivery(call, exchange, upstream, connection, Head(0), give_back, self._clock,
+                                            self.settings.repair)
+                self._spawn(_finish_alone(alone))
+            elif delivery is not None:
+                connection = delivery.connection
+                connection.abort()
+                delivery.close()
+            else:
+                if connection is not None:
+                    connection.abort()
+                    upstream.connections.discard(connection)
+                    upstream.pool.put(connection)
+                give_back()
+            raise
+
+    async def _ask(self, connection: Connection, exchange: Exchange, upstream: Upstream, method: str, head: bytes,
+                   body: bytes) -> Head:
+        upstream.connections.add(connection)
+        exchange.cancel = lambda: connection.abort(WireError("cancelled", "The request was cancelled at the proxy."))
+        await connection.send(method, head, body)
+        return await connection.head()
+
+    def _any(self, call: Call) -> Upstream:
+        """An upstream for a question that needs no slot. Raises Refused."""
+        able = [up for up in self._routes.target(call.model).upstreams if up.health.available()]
+        if not able:
+            raise Refused(Problem(503, "upstream_unavailable", "No server answers now.", retry_after=5.0))
+        return min(able, key=lambda up: up.running)
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _answer(self, delivery: Delivery) -> Answer:
+        exchange = delivery.exchange
+        exchange.status = delivery.head.status
+        headers = delivery.headers()
+
+        async def close() -> None:
+            cut = not delivery.closed and not delivery.whole
+            if cut and delivery.upstream.settings.let_finish and not delivery.connection.closed:
+                self._spawn(delivery.finish_alone())
+            else:
+                delivery.close()
+            ended = exchange.state
+            if ended is ExchangeState.DONE and exchange.status >= 400:
+                ended = ExchangeState.FAILED
+            self._records.end(exchange, ended)
+
+        return Answer(exchange.status, headers, delivery.chunks(), exchange, close)
+
+    def _refusal(self, call: Call, exchange: Exchange, problem: Problem) -> Answer:
+        exchange.status, exchange.problem = problem.status, problem.code
+        body = error_body(problem, call.path)
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            yield body
+
+        async def close() -> None:
+            self._records.end(exchange, _state_of(problem, exchange))
+
+        headers = [*error_headers(problem), (b"content-length", b"%d" % len(body))]
+        return Answer(problem.status, headers, chunks(), exchange, close)
+
+    def _late(self, call: Call, exchange: Exchange, reaching: asyncio.Future[Delivery], wait: float) -> Answer:
+        """A stream that begins with comments, for its upstream has not answered yet."""
+        inner: list[Answer] = []
+        told: list[Problem] = []
+        exchange.status = 200
+
+        async def chunks() -> AsyncGenerator[bytes, None]:
+            while not reaching.done():
+                yield COMMENT
+                await asyncio.wait((reaching,), timeout=wait)
+            try:
+                delivery = reaching.result()
+            except Refused as refused:
+                problem = refused.problem
+            else:
+                if delivery.is_stream:
+                    inner.append(self._answer(delivery))
+                    async with aclosing(inner[0].chunks) as parts:
+                        async for part in parts:
+                            yield part
+                    return
+                problem = _problem_in(delivery)
+            told.append(problem)
+            exchange.problem = problem.code
+            exchange.state = _state_of(problem, exchange)
+            yield error_event(call.kind, problem) + (DONE if call.kind in WITH_DONE else b"")
+
+        async def close() -> None:
+            if inner:
+                await inner[0].close()
+                return
+            await self._stop(reaching)
+            self._records.end(exchange, exchange.state if told else ExchangeState.CANCELLED)
+
+        return Answer(200, list(SSE_HEADERS), chunks(), exchange, close)
+
+    async def _stop(self, reaching: asyncio.Future[Delivery]) -> None:
+        """End a call that may be anywhere, and what it holds."""
+        if not reaching.done():
+            reaching.cancel()
+            await asyncio.wait((reaching,))
+        if not reaching.cancelled() and reaching.exception() is None:
+            delivery = reaching.result()
+            if delivery.upstream.settings.let_finish and not delivery.whole:
+                self._spawn(delivery.finish_alone())
+            else:
+                delivery.close()
+
+    def _keep_alive(self, call: Call) -> float:
+        hold = self.settings.hold
+        if not call.streaming or hold.keep_alive <= 0 or call.kind in (ApiKind.OTHER, ApiKind.EMBEDDINGS):
+            return 0.0
+        if hold.no_keep_alive_agents:
+            agent = next((value for name, value in call.headers if name == b"user-agent"), b"").decode("latin-1")
+            if any(part.lower() in agent.lower() for part in hold.no_keep_alive_agents):
+                return 0.0
+        return hold.keep_alive
+
+
+async def _finish_alone(delivery: Delivery) -> None:
+    await delivery.finish_alone()
+
+
+def _state_of(problem: Problem, exchange: Exchange) -> ExchangeState:
+    if problem.code == "cancelled":
+        return ExchangeState.CANCELLED
+    return ExchangeState.FAILED if exchange.upstream else ExchangeState.REFUSED
+
+
+def _loading(delivery: Delivery) -> str:
+    """What a llama-server says while it loads, "" when this is something else."""
+    said = error_message(_json(b"".join(delivery.body)))
+    return said if "loading" in said.lower() else ""
+
+
+def _problem_in(delivery: Delivery) -> Problem:
+    """An answer that is no stream, where a stream was promised."""
+    status = delivery.head.status
+    said = error_message(_json(b"".join(delivery.body))) or f"The server answered with HTTP {status} and no stream."
+    return Problem(status if status >= 400 else 502, "upstream_error", said)
+
+
+def _json(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,184 @@
+"""The proxy without its HTTP: upstreams and their probes, the gate, what is remembered, and what may be told to do.
+
+`Proxy` is the control interface itself: a headless engine that runs the proxy inside calls these methods; a cockpit
+beside it reaches the same ones through `control.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import asdict
+
+from fleet.errors import NO_SUCH, ConfigError, FleetError
+from fleet.proxy.exchange import ProxySettings, UpstreamSettings
+from fleet.proxy.forward import Forwarder
+from fleet.proxy.hold import Gate
+from fleet.proxy.metrics import prometheus
+from fleet.proxy.probes import keep_probing
+from fleet.proxy.records import Records, live_of
+from fleet.proxy.routing import Routes
+from fleet.proxy.upstream import Breaker, Upstream
+
+TICK = 0.5                     # seconds between two looks at what waits and what stands still
+MOST_UPSTREAMS = 256
+
+
+class Proxy:
+    """Everything behind the surface. `run` has to run beside whoever calls the rest."""
+
+    def __init__(self, settings: ProxySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.routes = Routes(settings.aliases, settings.default_model)
+        self.gate = Gate(self.routes, settings.hold, clock)
+        self.records = Records(settings.records, clock, keep_bodies=settings.keep_bodies)
+        self.forward = Forwarder(settings, self.routes, self.gate, self.records, clock=clock, spawn=self._spawn)
+        self.stopping = False
+        self._group: asyncio.TaskGroup | None = None
+        self._probes: dict[str, asyncio.Task[None]] = {}
+        self._breaker = Breaker(settings.breaker_failures, settings.breaker_seconds)
+        self.set_upstreams(settings.upstreams)
+
+    async def run(self) -> None:
+        """Probe, and see to what waits, until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for upstream in self.routes.upstreams.values():
+                    self._watch(upstream)
+                while True:
+                    self.tick()
+                    await asyncio.sleep(TICK)
+        finally:
+            self._group = None
+            self._probes.clear()
+            for upstream in self.routes.upstreams.values():
+                upstream.pool.close()
+
+    def tick(self) -> None:
+        """What time alone changes."""
+        self.gate.tick()
+        now = self.clock()
+        for upstream in self.routes.upstreams.values():
+            upstream.cut_stalled(now)
+        limit = self.settings.limits.write_timeout
+        for exchange in tuple(self.records.live.values()):
+            if exchange.sending_since is not None and now - exchange.sending_since > limit and exchange.drop:
+                exchange.problem = "client_stalled"
+                exchange.drop()
+
+    # --- what is there -----------------------------------------------------------------------------
+
+    def state(self) -> dict[str, object]:
+        """Everything but the requests, as JSON."""
+        return {
+            "started": self.records.started, "stopping": self.stopping, "requests": self.records.total,
+            "live": len(self.records.live), "waiting": self.gate.waiting, "waiting_bytes": self.gate.waiting_bytes,
+            "held_models": self.gate.held_models, "aliases": self.routes.aliases,
+            "models": {name: [up.name for up in ups] for name, ups in self.routes.models().items()},
+            "upstreams": [up.state() for up in self.routes.upstreams.values()],
+        }
+
+    def requests(self, last: int = 100) -> dict[str, object]:
+        """Live requests and the last ended ones, as JSON."""
+        now = self.clock()
+        ended = list(self.records.ring)[-last:] if last > 0 else []
+        return {"live": [live_of(exchange, now) for exchange in self.records.live.values()],
+                "ended": [asdict(record) for record in ended]}
+
+    def body(self, id: str) -> bytes | None:
+        """The body of a request, where bodies are kept."""
+        live = self.records.live.get(id)
+        return (live.body or None) if live is not None else self.records.bodies.get(id)
+
+    def metrics(self) -> bytes:
+        """Prometheus text."""
+        return prometheus(self.records, self.routes, self.gate)
+
+    # --- what may be done --------------------------------------------------------------------------
+
+    def cancel(self, id: str) -> bool:
+        """End a live request: its client gets an error and an end. False where it has ended, or just begins."""
+        exchange = self.records.live.get(id)
+        if exchange is None or exchange.cancel is None:
+            return False
+        exchange.cancel()
+        return True
+
+    def hold(self, name: str, progress: dict[str, object] | None = None) -> None:
+        """Admit nothing more to an upstream or for a model. Raises FleetError where nothing has that name."""
+        self._named(name, lambda: self.gate.hold(name, progress))
+        self._tell("held", name)
+
+    def release(self, name: str) -> None:
+        """Admit again. Raises FleetError where nothing has that name."""
+        self._named(name, lambda: self.gate.release(name))
+        self._tell("released", name)
+
+    async def drain(self, name: str, limit: float, progress: dict[str, object] | None = None) -> int:
+        """Hold, and wait up to `limit` seconds for the running requests. Returns how many still run."""
+        self.hold(name, progress)
+        left = await self.gate.drain(name, limit, progress)
+        self._tell("drained", name, left=left)
+        return left
+
+    def set_upstreams(self, upstreams: Iterable[UpstreamSettings]) -> None:
+        """Have these upstreams and no others. One that stays as it was keeps all that is known of it.
+
+        What runs on one that goes runs to its end. Raises ConfigError, and then changes nothing.
+        """
+        wanted: dict[str, UpstreamSettings] = {}
+        for settings in upstreams:
+            if not settings.name or settings.name in wanted or len(wanted) >= MOST_UPSTREAMS:
+                raise ConfigError(f"The upstream {settings.name[:100]!r} has no name of its own.",
+                                  "Give every upstream a name, each another one.")
+            wanted[settings.name] = settings
+        made = {name: Upstream(settings, self._breaker, self.clock) for name, settings in wanted.items()
+                if name not in self.routes.upstreams or self.routes.upstreams[name].settings != settings}
+        for name, upstream in tuple(self.routes.upstreams.items()):
+            if name not in wanted or name in made:
+                upstream.removed = True
+                upstream.pool.close_idle()
+                upstream.pool.most_idle = 0
+                self.forward.conversations.forget(name)
+                if name in made:
+                    made[name].held, made[name].progress = upstream.held, upstream.progress
+                if (probe := self._probes.pop(name, None)) is not None:
+                    probe.cancel()
+        self.routes.upstreams = {name: made.get(name) or self.routes.upstreams[name] for name in wanted}
+        self._changed(None)
+        if self._group is not None:
+            for upstream in made.values():
+                self._watch(upstream)
+
+    # --- plumbing ----------------------------------------------------------------------------------
+
+    def _watch(self, upstream: Upstream) -> None:
+        assert self._group is not None
+        self._probes[upstream.name] = self._group.create_task(
+            keep_probing(upstream, self.settings.probe_interval, self._changed))
+
+    def _changed(self, upstream: Upstream | None) -> None:
+        self.routes.changed()
+        self.gate.wake()
+        if upstream is not None:
+            self._tell("upstream", upstream.name, state=str(upstream.health.state), reason=upstream.health.reason)
+
+    def _tell(self, kind: str, name: str, **facts: object) -> None:
+        self.records.events.tell(kind, {"name": name, **facts})
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        if self._group is None:
+            work.close()
+            return
+        self._group.create_task(work)
+
+    def _named(self, name: str, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except KeyError as error:
+            raise FleetError(f"The proxy knows no upstream and no model {name[:100]!r}.",
+                             f"It has: {', '.join([*self.routes.upstreams, *self.routes.models()][:20]) or 'none'}.",
+                             code=NO_SUCH) from error
