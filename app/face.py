@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from fleet.config.schema import FleetConfig
     from fleet.events import Command
     from fleet.model import Operation, Snapshot
+    from fleet.models.header import GgufHeader
+    from fleet.models.reader import Headers
     from fleet.runtimes.head_http import HeadClient
 
 
@@ -26,6 +28,10 @@ class EngineFace(Protocol):
     @property
     def config(self) -> FleetConfig:
         """What is in force."""
+
+    @property
+    def headers(self) -> Headers:
+        """Headers of models that were read."""
 
     def clock(self) -> float:
         """The clock of every time in `latest`, in seconds."""
@@ -56,6 +62,9 @@ class EngineFace(Protocol):
 
     def log_lines(self, node: str, service: str, *, tail: int = 200, follow: bool = True) -> AsyncIterator[str]:
         """The last lines of a service's log, then those that come."""
+
+    async def model_header(self, node: str, path: str) -> GgufHeader:
+        """The header of a model on a node, by the path of its first file, all of its files together."""
 
     def head_client(self) -> HeadClient | None:
         """Talks to what serves; None when nothing does."""

@@ -33,6 +33,8 @@ from fleet.events import (
 )
 from fleet.judge import judge_deployment, judge_services
 from fleet.model import NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
+from fleet.models.header import GgufHeader
+from fleet.models.reader import Headers
 from fleet.nodes.connect import opener, reader
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
@@ -72,7 +74,8 @@ class Engine:
         self._desk = QuestionDesk(self.emit, clock, somebody_there=interactive)
         self._finder = Finder(config, emit=self._on_sighting, clock=clock)
         self._witness = Witness(self, self._judge)
-        self._operations = OperationDesk(self, self.emit)
+        self.headers = Headers()
+        self._operations = OperationDesk(self, self.emit, self.headers)
         self._started = asyncio.Event()
         self._looked_around = asyncio.Event()
         self._wanted: set[str] = set()     # nodes that were only found, and that somebody asked to connect to
@@ -185,6 +188,14 @@ class Engine:
     def head_client(self) -> HeadClient | None:
         """A client of what serves now; None when nothing does."""
         return client_of(self, self.latest.deployment)
+
+    async def model_header(self, node: str, path: str) -> GgufHeader:
+        """The header of a model on a node, by the path of its first file, all of its files together.
+
+        Raises:
+            FleetError: it is no GGUF, is damaged, or cannot be read; the node does not answer.
+        """
+        return await self.headers.model_of(self.transport(node), path)
 
     # --- what operations use (`Hands`) -----------------------------------------------------------
 

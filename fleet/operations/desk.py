@@ -20,6 +20,7 @@ from fleet.events import (
     TearDown,
 )
 from fleet.model import Operation, OperationState, Problem
+from fleet.models.reader import Headers
 from fleet.operations.bring_up import plan_bring_up
 from fleet.operations.hands import Hands, Known
 from fleet.operations.lease import FleetChanged
@@ -39,10 +40,10 @@ KEPT = 100           # ended operations that can still be asked for
 class OperationDesk:
     """Takes commands in. Each becomes an Operation that the Snapshot shows from its planning to its end."""
 
-    def __init__(self, hands: Hands, emit: Callable[[Event], None]) -> None:
+    def __init__(self, hands: Hands, emit: Callable[[Event], None], headers: Headers) -> None:
         self._hands = hands
         self._emit = emit
-        self._known = Known()
+        self._known = Known(headers=headers)
         self._numbers = count(1)
         self._turn = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[Operation]] = {}
