@@ -17,6 +17,7 @@ from .trouble import BUSY, MISSING, NONSENSE, SLOW, PeerFailed, Stopped, StoreEr
 if TYPE_CHECKING:
     from .puller import Puller
 
+CLOSE = 8                 # pieces between the hash of the whole and one that may wait for it
 GRAIN = 16_384            # bytes: shares of a split piece are whole grains
 WORTH = 1.0               # seconds that a run must still take before another peer helps
 STALLED = 3.0             # seconds without a byte: another peer takes all of the rest
@@ -93,6 +94,9 @@ class Fetching:
             return None
         puller.rarity.unwant(index)
         assembly = self.assemblies[index] = Assembly(puller.manifest.piece(index))
+        # One source, in order, and the hash of the whole close behind: it verifies the piece on its way.
+        ahead = index - puller.follower.next if puller.follower is not None else -1
+        assembly.in_turn = len(sources) == 1 and bool(puller.manifest.upto) and 0 <= ahead <= CLOSE
         peer = self._best([peer for peer in usable if index in peer.have])
         start, stop = assembly.gaps.pop()
         return peer, assembly.begin(peer.url, start, stop)
@@ -186,8 +190,10 @@ class Fetching:
                 write_all(handle, view, piece.at + at)
             except OSError as error:
                 raise store_error(error, puller.store.parts[piece.file]) from error
-            segment.hasher.update(view)
+            if not segment.assembly.in_turn:
+                segment.hasher.update(view)
             puller.count(peer, count)
+            puller.store.wrote(mine)
             delay = puller.throttle.reserve(peer.address.host, count)
             if delay > 0:
                 puller.stopping.wait(min(delay, 60.0))
@@ -212,17 +218,29 @@ class Fetching:
 
     def _check(self, assembly: Assembly) -> None:
         """The last byte is written: hash, and believe or throw away."""
-        puller, piece = self.puller, assembly.piece
-        digest = assembly.digest() or puller.store.digest(piece)
-        senders = assembly.senders()
-        if digest == piece.sha256:
+        if assembly.in_turn:
+            self.puller.store.holdings.arrive(assembly.piece.index)
+            return
+        digest = assembly.digest() or self.puller.store.digest(assembly.piece)
+        self._settle(assembly, digest == assembly.piece.sha256)
+
+    def judged(self, index: int, right: bool) -> None:
+        """The hash of the whole came by a piece that was waiting for it."""
+        with self.puller.cond:
+            assembly = self.assemblies.get(index)
+        if assembly is not None:
+            self._settle(assembly, right)
+
+    def _settle(self, assembly: Assembly, right: bool) -> None:
+        puller, piece, senders = self.puller, assembly.piece, assembly.senders()
+        if right:
             with puller.cond:
                 suspects = self.suspects.pop(piece.index, [])
                 self.assemblies.pop(piece.index, None)
             puller.store.finish(piece.index)
             puller.tell(PieceDone(piece.index, tuple(senders), len(puller.store.holdings)))
             for sender, start, stop, sent in suspects:
-                if puller.store.digest(piece, start, stop) != sent:
+                if sent and puller.store.digest(piece, start, stop) != sent:
                     self._ban(sender, piece.index, f"sent wrong bytes within piece {piece.index}")
         else:
             with puller.cond:

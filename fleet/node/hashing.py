@@ -2,7 +2,8 @@
 
 The whole file's SHA-256 is sequential, so its core sets the pace; a second thread hashes the pieces
 and a third reads, all on the same buffers (hashlib and readinto let go of Python's lock). A hash of
-the whole that has just passed the first piece is that piece's hash, so the first is not hashed twice.
+the whole that has just passed the first piece is that piece's hash, so the first is not hashed twice;
+taken at the end of every piece it is the manifest's `upto`.
 """
 
 from __future__ import annotations
@@ -55,19 +56,20 @@ def create_manifest(paths: str | Path | Sequence[str | Path], *, piece_size: int
     sizes = [_size(path) for path in several]
     if sum(-(-size // piece_size) for size in sizes) > MOST_PIECES:
         raise ManifestRefused(f"There would be more than {MOST_PIECES} pieces.", "Use a bigger piece size.")
-    entries, digests, offset, total = [], bytearray(), 0, sum(sizes)
+    entries, digests, upto, offset, total = [], bytearray(), bytearray(), 0, sum(sizes)
     for path, size in zip(several, sizes):
         def tell(done: int, before: int = offset) -> None:
             if progress is not None:
                 progress(before + done, total)
 
-        whole, pieces = _hash_file(path, size, piece_size, tell, stop)
+        whole, pieces, prefixes = _hash_file(path, size, piece_size, tell, stop)
+        upto += prefixes
         entries.append(FileEntry(path.name, offset, size, whole))
         digests += pieces
         offset += size
     named = model or several[0].name.rsplit(".gguf", 1)[0]
     made = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Manifest(named[:256], tuple(entries), piece_size, bytes(digests), checked, made)
+    return Manifest(named[:256], tuple(entries), piece_size, bytes(digests), checked, made, bytes(upto))
 
 
 def _size(path: Path) -> int:
@@ -82,7 +84,7 @@ def _size(path: Path) -> int:
 
 def _hash_file(path: Path, size: int, piece_size: int, tell: Callable[[int], None],
                stop: threading.Event | None) -> tuple:
-    """(hex SHA-256 of the whole, 32 bytes for each piece) of one file of `size` bytes."""
+    """(hex SHA-256 of the whole, 32 bytes for each piece, 32 for all up to its end) of one file of `size` bytes."""
     try:
         handle = open_data(path, write=False)
     except OSError as error:
@@ -113,7 +115,7 @@ class _Pass:
         self.to_whole: queue.SimpleQueue = queue.SimpleQueue()
         self.to_pieces: queue.SimpleQueue = queue.SimpleQueue()
         self.whole = hashlib.sha256()
-        self.first = b""                # the digest of piece 0, from the whole's hash
+        self.upto = bytearray()         # the whole's hash at the end of each piece
         self.rest = bytearray()         # those of pieces 1 and up
         for _ in range(min(BUFFERS, 1 + size // BUFFER)):
             buffer = bytearray(min(BUFFER, size))
@@ -131,7 +133,7 @@ class _Pass:
             self.to_pieces.put(None)
             for thread in threads:
                 thread.join()
-        return self.whole.hexdigest(), bytes(self.first + self.rest)
+        return self.whole.hexdigest(), bytes(self.upto[:32] + self.rest), bytes(self.upto)
 
     def _read(self) -> None:
         done = 0
@@ -169,8 +171,8 @@ class _Pass:
                 return
             buffer, view, end, marks = lot
             self.whole.update(view)
-            if end == min(self.piece_size, self.size):
-                self.first = self.whole.digest()
+            if end % self.piece_size == 0 or end == self.size:
+                self.upto += self.whole.digest()
             self._leave(buffer, marks)
 
     def _hash_pieces(self) -> None:

@@ -31,6 +31,7 @@ class Holdings:
         # A start that differs from run to run: a number from before a restart is never taken for one of now.
         self._base = int.from_bytes(os.urandom(4), "big") << 20
         self._log: list = []
+        self._arrived: set = set()
 
     def __len__(self) -> int:
         return len(self._have)
@@ -76,6 +77,32 @@ class Holdings:
             if since is not None and self._base <= since <= self.version:
                 return News(self.version, (), tuple(self._log[since - self._base:]))
             return News(self.version, tuple(sorted(self._have)), None)
+
+    def arrive(self, index: int) -> None:
+        """A piece is written and waits to be verified in its turn by the hash of the whole."""
+        with self._changed:
+            self._arrived.add(index)
+            self._changed.notify_all()
+
+    def take_arrived(self, index: int, wait: float) -> bool:
+        """Wait for piece `index`: True when it is written and unverified (it is the caller's now), False when it
+        is here and right, or nothing came in `wait` seconds."""
+        until = time.monotonic() + wait
+        with self._changed:
+            while index not in self._have and index not in self._arrived:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(left)
+            if index in self._have:
+                return False
+            self._arrived.discard(index)
+            return True
+
+    def take_any_arrived(self) -> int:
+        """Some piece that is written and unverified, -1 when there is none."""
+        with self._changed:
+            return self._arrived.pop() if self._arrived else -1
 
     def wake(self) -> None:
         """Let go everyone who waits (a shutdown)."""

@@ -6,7 +6,9 @@ one manifest; a piece never crosses from one file into the next.
 
 The JSON has the fields of Tightwad's format (model, filename, total_size, piece_size, pieces,
 metadata, created_at), so its pullers read ours and ours read its manifests, and more: format,
-version, sha256 of the whole, and shards.
+version, sha256 of the whole, shards, and for each piece `upto`: the SHA-256 of its file from the
+start to the end of that piece. Who has the pieces in order verifies each by `upto` while hashing the
+whole, so that every byte is hashed once and not twice.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checked manifest. `digests` holds 32 bytes a piece, one after another."""
+    """A checked manifest. `digests` and `upto` hold 32 bytes a piece, one after another; `upto` may be empty."""
 
     model: str
     files: tuple
@@ -77,6 +79,7 @@ class Manifest:
     digests: bytes
     facts: Mapping[str, Fact] = field(default_factory=dict)
     created_at: str = ""
+    upto: bytes = b""
 
     @property
     def name(self) -> str:
@@ -117,15 +120,22 @@ class Manifest:
         digest = self.digests[32 * index:32 * index + 32].hex()
         return Piece(index, entry.offset + at, min(self.piece_size, entry.size - at), digest, number, at)
 
+    def prefix(self, index: int) -> bytes:
+        """SHA-256 of the piece's file up to the piece's end, b"" when the manifest does not say."""
+        return self.upto[32 * index:32 * index + 32]
+
     def as_dict(self) -> dict:
         """The JSON's content; what Tightwad knows has its names."""
-        pieces = [self.piece(index) for index in range(self.count)]
+        pieces = []
+        for index in range(self.count):
+            piece = self.piece(index)
+            pieces.append({"index": index, "offset": piece.offset, "size": piece.size, "sha256": piece.sha256})
+            if self.upto:
+                pieces[-1]["upto"] = self.prefix(index).hex()
         content: dict = {
             "format": FORMAT, "version": VERSION, "model": self.model, "filename": self.name,
             "total_size": self.total_size, "piece_size": self.piece_size,
-            "pieces": [{"index": piece.index, "offset": piece.offset, "size": piece.size, "sha256": piece.sha256}
-                       for piece in pieces],
-            "metadata": dict(self.facts), "created_at": self.created_at,
+            "pieces": pieces, "metadata": dict(self.facts), "created_at": self.created_at,
         }
         if len(self.files) == 1:
             content["sha256"] = self.files[0].sha256
@@ -243,7 +253,7 @@ def _checked(content: dict) -> Manifest:
         raise ManifestRefused("created_at is no short text.")
     facts = clean_facts(content.get("metadata", {}))
     manifest = Manifest(model, files, piece_size, b"\0" * 32 * count, facts, created)
-    digests = bytearray()
+    digests, upto = bytearray(), bytearray()
     for index, given in enumerate(pieces):
         piece = manifest.piece(index)
         if not isinstance(given, dict):
@@ -252,7 +262,15 @@ def _checked(content: dict) -> Manifest:
             if type(given.get(key)) is not int or given[key] != right:
                 raise ManifestRefused(f"Piece {index}: {key} is not {right}, so the pieces do not cover the file.")
         digests += bytes.fromhex(_hash(given.get("sha256"), f"Piece {index}"))
-    return Manifest(model, files, piece_size, bytes(digests), facts, created)
+        if ("upto" in given) != ("upto" in pieces[0]):
+            raise ManifestRefused(f"Piece {index}: upto is there for some pieces and not for others.")
+        if "upto" in given:
+            upto += bytes.fromhex(_hash(given["upto"], f"Piece {index}, upto"))
+            entry = files[piece.file]
+            if (piece.at == 0 and upto[-32:] != digests[-32:]) or \
+                    (piece.at + piece.size == entry.size and entry.sha256 and upto[-32:].hex() != entry.sha256):
+                raise ManifestRefused(f"Piece {index}: upto contradicts another hash of the same bytes.")
+    return Manifest(model, files, piece_size, bytes(digests), facts, created, bytes(upto))
 
 
 def _files(content: dict, total: int, ours: bool) -> tuple:

@@ -72,6 +72,7 @@ class Puller:
         self._given, self._trackers, self._parallel = peers, list(trackers), parallel
         self._tell, self._tell_lock = tell, threading.Lock()
         self._patience, self._connect_within, self._trust = patience, connect_within, trust
+        self.follower: WholeHash | None = None
         self._fetching = Fetching(self)
         self._watching = Watching(self)
         self._received = 0
@@ -199,7 +200,7 @@ class Puller:
             self.pool.close()
 
     def _follow(self) -> WholeHash:
-        follower = WholeHash(self.store, threading.Event())
+        follower = self.follower = WholeHash(self.store, threading.Event(), self._fetching.judged)
         follower.thread = threading.Thread(target=follower.follow, name="swarm-whole", daemon=True)
         follower.thread.start()
         return follower

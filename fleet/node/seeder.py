@@ -131,6 +131,7 @@ class Seeder:
         """Close the port and every connection; returns when the threads have ended (or after 5 seconds)."""
         self.stopping.set()
         if self._listener is not None:
+            _shut(self._listener)     # wakes accept() at once where the system does that
             self._listener.close()
         for store in self.models():
             store.holdings.wake()

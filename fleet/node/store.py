@@ -22,6 +22,7 @@ from .manifest import Manifest, Piece
 from .trouble import Stopped, StoreError
 
 READ = 1 << 20
+FLUSH = 32 << 20         # bytes written since the last sync
 PULL, SEED, REPAIR = "pull", "seed", "repair"
 CheckProgress = Callable[[int, int], None]
 
@@ -50,6 +51,7 @@ class Store:
         self._unsynced: list = []
         self._wake = threading.Condition()
         self._syncing = False
+        self._written = self._flushed = 0  # bytes, roughly: threads add to it without a lock
         self._closed = False
         self._seen: list = []             # (device, inode, size, mtime_ns) of complete files
         self._syncer: threading.Thread | None = None
@@ -216,6 +218,10 @@ class Store:
             at += len(data)
         return hasher.hexdigest()
 
+    def wrote(self, count: int) -> None:
+        """Bytes were written to a data file, so that the disk can be kept busy before a piece is whole."""
+        self._written += count
+
     def finish(self, index: int) -> None:
         """A piece is written and its hash is right: tell peers now, and note it as soon as it is synced."""
         self.holdings.gain(index)
@@ -233,19 +239,21 @@ class Store:
 
     def _sync_loop(self) -> None:
         # One sync covers every piece that was finished before it began: a slow disk gets fewer, bigger ones.
+        # It also runs while pieces are in the making, so that little is left to write when the last one ends.
         while True:
             with self._wake:
-                while not self._unsynced and not self._closed:
-                    self._wake.wait()
-                if not self._unsynced:
+                while not self._unsynced and not self._closed and self._written - self._flushed < FLUSH:
+                    self._wake.wait(0.1)
+                if self._closed and not self._unsynced:
                     return
-                lot, self._unsynced, self._syncing = self._unsynced, [], True
+                lot, self._unsynced, self._syncing, self._flushed = self._unsynced, [], True, self._written
             try:
-                for number in sorted({self.manifest.piece(index).file for index in lot}):
-                    sync_data(self._handles[number])
-                with self._wake:
-                    self._saved.update(lot)
-                self.save()
+                for handle in self._handles:
+                    sync_data(handle)
+                if lot:
+                    with self._wake:
+                        self._saved.update(lot)
+                    self.save()
             except OSError as error:
                 self.fail(store_error(error, self._paths[0]))
             except StoreError as error:
