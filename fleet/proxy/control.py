@@ -9,7 +9,7 @@ import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -27,12 +27,12 @@ _FIELDS = {field.name for field in fields(UpstreamSettings)}
 
 
 class Control:
-    """Answers requests below BASE. `stop_asked` becomes true when somebody asked for a graceful stop."""
+    """Answers requests below BASE."""
 
     def __init__(self, proxy: Proxy, token: str) -> None:
         self._proxy = proxy
         self._token = token.encode()
-        self.stop_asked = False
+        self.on_stop: Callable[[], None] = _nothing        # begins a graceful stop
 
     def check(self, client: str, headers: Headers) -> Problem | None:
         """Who may come here."""
@@ -89,7 +89,7 @@ class Control:
                 proxy.set_upstreams(read_upstreams(_json(body)))
                 return 200, proxy.state()
             case "POST", ["stop"]:
-                self.stop_asked = True
+                self.on_stop()
                 return 200, {"stopping": True}
             case _:
                 return 404, openai_error(not_found("The control interface has nothing of that name."))
@@ -158,6 +158,10 @@ def write_token(path: Path, url: str) -> str:
         raise FleetError(f"The control token could not be written to {path}: {error.strerror}.",
                          "Make room there, or name another file.", code="control-file") from error
     return token
+
+
+def _nothing() -> None:
+    """Where nobody can stop the proxy but its own process."""
 
 
 def _named(body: bytes) -> tuple[str, dict[str, object]]:

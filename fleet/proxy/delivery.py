@@ -153,7 +153,6 @@ class Delivery:
         if self.connection in self.upstream.connections:
             self.upstream.connections.discard(self.connection)
             self.upstream.pool.put(self.connection)
-            self.upstream.tokens += self.exchange.tokens
             self.give_back()
 
     def close(self) -> None:

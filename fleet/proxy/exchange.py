@@ -142,7 +142,7 @@ class ProxySettings:
     drain_seconds: float = 5.0             # of a graceful stop
     records: int = 1000
     keep_bodies: bool = False
-    control_file: str = ""                 # path of the file with the control token; "" = no control over HTTP
+    control_file: str = ""                 # whole path of the file with the control token; "" = no control over HTTP
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +230,7 @@ class Call:
     headers: tuple[tuple[bytes, bytes], ...] = ()    # the client's, names in lower case
     caller: Caller = Caller()
     client: str = ""
+    gone: Callable[[], Awaitable[None]] | None = None   # unused by `Forward`: who cancels the call ends its work
     client_wants_usage: bool = True
     parsed: dict[str, object] | None = None             # `body` as JSON, where somebody has read it already
 

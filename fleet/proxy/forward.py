@@ -79,7 +79,7 @@ class Forwarder:
         """What `caller` may ask for, as entries of /v1/models."""
         return [{"id": name, "object": "model", "created": int(self._records.started), "owned_by": "quarterdeck",
                  "upstreams": [up.name for up in ups]}
-                for name, ups in self._routes.models().items() if not caller.models or name in caller.models]
+                for name, ups in self._routes.models().items() if _may_see(caller, name)]
 
     # --- reaching an upstream ----------------------------------------------------------------------
 
@@ -206,6 +206,7 @@ class Forwarder:
                 self._spawn(delivery.finish_alone())
             else:
                 delivery.close()
+            delivery.upstream.tokens += exchange.tokens
             ended = exchange.state
             if ended is ExchangeState.DONE and exchange.status >= 400:
                 ended = ExchangeState.FAILED
@@ -283,6 +284,11 @@ class Forwarder:
             if any(part.lower() in agent.lower() for part in hold.no_keep_alive_agents):
                 return 0.0
         return hold.keep_alive
+
+
+def _may_see(caller: Caller, name: str) -> bool:
+    return not caller.models or any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+                                    for pattern in caller.models)
 
 
 async def _finish_alone(delivery: Delivery) -> None:

@@ -61,6 +61,8 @@ class Records:
         self.sums: dict[tuple[str, str], Sums] = {}
         self.started = wall()
         self.total = 0
+        self.quiet = asyncio.Event()             # nothing is live
+        self.quiet.set()
         self._clock = clock
         self._wall = wall
         self._keep_bodies = keep_bodies
@@ -74,12 +76,15 @@ class Records:
         exchange.started, exchange.started_wall = self._clock(), self._wall()
         self.live[exchange.id] = exchange
         self.total += 1
+        self.quiet.clear()
         return exchange
 
     def end(self, exchange: Exchange, state: ExchangeState) -> RequestRecord | None:
         """A request has ended; once only."""
         if self.live.pop(exchange.id, None) is None:
             return None
+        if not self.live:
+            self.quiet.set()
         exchange.state, exchange.ended, exchange.cancel = state, self._clock(), None
         record = record_of(exchange)
         if self._keep_bodies:
