@@ -52,6 +52,7 @@ class NodeReading:
     state_folder: str = ""                # where services live on this node; "" = nowhere to write
     problems: tuple[Problem, ...] = ()    # what this node cannot do, and why
     cost: float | None = None             # CPU seconds that the probe used on the node
+    unfinished: tuple[ModelFile, ...] = ()    # GGUF files that are still being fetched, or lie there in cut pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,9 +217,9 @@ def _with_search(reading: NodeReading, given: Sections) -> tuple[NodeReading, li
                 "folder-stuck", "A model folder does not answer: its file system hangs.",
                 "Look for a network mount that is gone, or take the folder out of model_dirs.", Severity.WARNING))
     if "models" in given.texts:
-        found, more = programs.read_models(given.get("models"))
-        reading = replace(reading, models=found)
-        if more:
+        found = programs.read_models(given.get("models"))
+        reading = replace(reading, models=found.models, unfinished=found.unfinished)
+        if found.more:
             problems.append(Problem(
                 "many-models", f"There are more than {programs.MODELS_LISTED} GGUF files; the others are not listed.",
                 "Name narrower folders in model_dirs.", Severity.INFO))

@@ -153,7 +153,10 @@ qd_files() {
     qd_mark models
     [ "$#" -gt 0 ] || return 0
     qd_bounded 5 find -L "$@" -maxdepth 4 ! -path "*$qd_nl*" \
-        \( -name '*.[gG][gG][uU][fF]' -o -name '*.[gG][gG][uU][fF].aria2' \) -type f \
+        \( -name '*.[gG][gG][uU][fF]' -o -name '*.[gG][gG][uU][fF].aria2' -o -name '*.[gG][gG][uU][fF].part*' \
+        -o -name '*.[gG][gG][uU][fF].incomplete' -o -name '*.[gG][gG][uU][fF].download*' \
+        -o -name '*.[gG][gG][uU][fF].crdownload' -o -name '*.[gG][gG][uU][fF].tmp' \
+        -o -name '*.[gG][gG][uU][fF][.-]split-*' \) -type f \
         -exec stat -L "$qd_stat_option" "$qd_stat_format" {} + 2>/dev/null | head -n 501 | head -c 262144
 }
 

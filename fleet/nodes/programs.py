@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fleet.model import Binary, ModelFile
+from fleet.models.shards import FileKind, file_kind
 from fleet.nodes.hardware.figures import LARGEST
 from fleet.runtimes.binaries import parse_version
 
@@ -65,23 +66,36 @@ def known_arguments(before: Sequence[Binary]) -> list[str]:
     return [f"known={binary.size} {binary.mtime} {binary.path}" for binary in before[:64] if "\n" not in binary.path]
 
 
-def read_models(text: str) -> tuple[tuple[ModelFile, ...], bool]:
-    """GGUF files by path, and whether there are more than were listed.
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The GGUF files of a node, by path."""
 
-    Left out: files still being fetched, empty ones, and the "._name" shadows that Macs leave on
-    other systems' disks.
-    """
+    models: tuple[ModelFile, ...] = ()
+    unfinished: tuple[ModelFile, ...] = ()   # still being fetched, or cut into pieces
+    more: bool = False                       # there are more than were listed
+
+
+def read_models(text: str) -> Listing:
+    """What lies in the model folders. Left out: empty files, and the "._name" shadows that Macs leave on other
+    systems' disks."""
     found: dict[str, ModelFile] = {}
+    partial: dict[str, ModelFile] = {}
     unfinished: set[str] = set()
     lines = text.split("\n")
     for line in lines[:MODELS_LISTED + 1]:
         match = _MODEL.fullmatch(line)
         if match is None or int(match[1]) > LARGEST:
             continue
-        path = match[3]
+        path, file = match[3], ModelFile(match[3], int(match[1]), int(match[2]))
         if path.endswith(_CONTROL):
             unfinished.add(path.removesuffix(_CONTROL))
-        elif path.lower().endswith(".gguf") and not path.rpartition("/")[2].startswith("._") and int(match[1]) > 0:
-            found.setdefault(path, ModelFile(path, int(match[1]), int(match[2])))
+        elif path.rpartition("/")[2].startswith("._") or not file.size:
+            continue
+        elif path.lower().endswith(".gguf"):
+            found.setdefault(path, file)
+        elif file_kind(path) in (FileKind.UNFINISHED, FileKind.CUT):
+            partial.setdefault(path, file)
+    partial |= {path: file for path, file in found.items() if path in unfinished}
     files = sorted((file for path, file in found.items() if path not in unfinished), key=lambda file: file.path)
-    return tuple(files[:MODELS_LISTED]), len([line for line in lines if line.strip()]) > MODELS_LISTED
+    return Listing(tuple(files[:MODELS_LISTED]), tuple(sorted(partial.values(), key=lambda file: file.path)),
+                   len([line for line in lines if line.strip()]) > MODELS_LISTED)
