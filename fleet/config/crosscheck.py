@@ -6,6 +6,7 @@ from fleet.config.form import Form, Notes, closest, join
 from fleet.config.marks import Mapping, Sequence, Value
 from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role
 from fleet.discovery.addresses import parse_ip, split_host_port
+from fleet.proxy.access import is_loopback
 
 SSH_PORT = 22
 
@@ -20,6 +21,7 @@ def crosscheck(config: FleetConfig, root: Value, notes: Notes) -> None:
         check.roles(node)
     for model in config.models.values():
         check.model(model)
+    check.proxy()
 
 
 def is_this_machine(node: NodeConfig) -> bool:
@@ -158,6 +160,30 @@ class _Crosscheck:
             if self._known(name, *where) and not used:
                 self.at(*where).wrong(f"{name!r} is neither this model's head nor one of its workers",
                                       "shares of nodes that the model uses")
+
+    def proxy(self) -> None:
+        """Nobody uses the proxy who was not meant to; no server is there twice; every alias leads to a model."""
+        proxy = self.config.proxy
+        host = (split_host_port(proxy.listen) or ("", None))[0]
+        if not (proxy.keys_file or proxy.keys_env or proxy.allow_open or is_loopback(host)):
+            self.at("proxy", "listen").wrong(
+                f"everybody who reaches {proxy.listen} could use the proxy, because no key is asked for",
+                "`keys_file` or `keys_env` beside it, an address of loopback, or `allow_open: true`")
+        if proxy.keys_file and proxy.keys_env:
+            self.at("proxy", "keys_env").wrong("both 'keys_file' and 'keys_env' are here", "one of the two")
+        taken: dict[str, str] = {}
+        for name, upstream in proxy.upstreams.items():
+            first = taken.setdefault(upstream.url.lower().rstrip("/").removesuffix("/v1"), name)
+            if upstream.url and first != name:
+                self.at("proxy", "upstreams", name, "url").wrong(f"this is the URL of {first!r} too",
+                                                                 "a URL of its own for each server")
+        for alias in proxy.aliases:
+            seen, name = {alias}, proxy.aliases[alias]
+            while name in proxy.aliases and name not in seen:
+                seen.add(name)
+                name = proxy.aliases[name]
+            if name in seen:
+                self.at("proxy", "aliases", alias).wrong("this alias leads back to itself", "the name of a model")
 
     def _known(self, name: str, *where: str | int) -> bool:
         nodes = self.config.nodes

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from fleet.proxy.exchange import BackendKind, HoldSettings, Limits, RepairSettings
+
 WORKER_PORT = 50052        # ggml-rpc-server's own default
 HEAD_PORT = 8080           # llama-server's own default
 HEAD_PORT_BEHIND_PROXY = 8090
@@ -127,11 +129,43 @@ class SshConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class UpstreamConfig:
+    """A server that the proxy serves from, besides the fleet's own heads."""
+
+    name: str
+    url: str                                   # http(s)://host:port, with a path where the server has one
+    backend: BackendKind = BackendKind.OPENAI
+    models: tuple[str, ...] = ()               # what it serves; () = what its /v1/models says
+    group: str = ""                            # a name that several upstreams share, usable as a model
+    key_file: str = ""                         # path, on the proxy's machine, of the key that it wants
+    key_env: str = ""                          # variable of the proxy's environment with that key
+    slots: int | None = None                   # requests at once; None = what it says
+    weight: float = 1.0                        # share of the requests, where several serve a model
+    let_it_finish: bool = False                # a request whose client left runs to its end
+    connect_timeout: float = 5.0               # seconds
+    first_byte_timeout: float = 1800.0         # seconds of a prefill
+    stall_timeout: float = 300.0               # seconds between two parts of an answer
+
+
+@dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """The endpoint that clients point at (its own issue builds on this)."""
+    """The endpoint that clients point at. Secrets are named here, never held."""
 
     listen: str = f"127.0.0.1:{PROXY_PORT}"
     enabled: bool = False
+    keys_file: str = ""                        # path, on the proxy's machine, of the keys that clients need
+    keys_env: str = ""                         # variable of the proxy's environment with them
+    allow_open: bool = False                   # beyond loopback without a key
+    upstreams: Mapping[str, UpstreamConfig] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)   # a name that clients use -> model
+    default_model: str = ""                    # for requests that name none
+    cors: tuple[str, ...] = ()                 # web origins whose pages may use it; () = off
+    hold: HoldSettings = HoldSettings()
+    limits: Limits = Limits()
+    repair: RepairSettings = RepairSettings()
+    retries: int = 2                           # on other upstreams, before a byte has gone to the client
+    records: int = 1000                        # requests that are remembered
+    keep_bodies: bool = False                  # with what was asked
 
 
 @dataclass(frozen=True, slots=True)

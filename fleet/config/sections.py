@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fleet.config import proxy_section
 from fleet.config.fields import (
     boolean,
     choice,
@@ -27,7 +28,6 @@ from fleet.config.schema import (
     HeadConfig,
     ModelConfig,
     NodeConfig,
-    ProxyConfig,
     Role,
     RpcMode,
     SplitMode,
@@ -46,7 +46,6 @@ MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attent
               "mode", "extra_args")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
-PROXY_KEYS = ("listen", "enabled")
 
 KV_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")   # llama-server's -ctk, -ctv
 THREADS_EXPECTED = "a number of threads from 1 to 1024"
@@ -59,7 +58,7 @@ def fleet(form: Form, path: str) -> FleetConfig:
     """The whole file. Keys that begin with `x-` are the user's own: a place for YAML anchors."""
     root = Section(form, ROOT_KEYS, "a mapping of keys such as fleet, nodes and models", ignore="x-")
     default = FleetConfig()
-    proxy = _proxy(root["proxy"])
+    proxy = proxy_section.proxy(root["proxy"])
     head_port = HEAD_PORT_BEHIND_PROXY if proxy.enabled else HEAD_PORT
     return FleetConfig(
         fleet=word(root["fleet"], default.fleet, "the fleet's name"),
@@ -212,17 +211,6 @@ def _ssh(form: Form) -> SshConfig:
                                "seconds between 0.1 and 600"),
         agent=boolean(section["agent"], default.agent),
     )
-
-
-def _proxy(form: Form) -> ProxyConfig:
-    section = Section(form, PROXY_KEYS, "a mapping with the keys listen and enabled")
-    default = ProxyConfig()
-    expected = "host:port, for example 127.0.0.1:8088"
-    listen = word(section["listen"], default.listen, expected)
-    if (split_host_port(listen) or ("", None))[1] is None:
-        section["listen"].wrong(f"'{listen[:60]}' is no host and port", expected)
-        listen = default.listen
-    return ProxyConfig(listen=listen, enabled=boolean(section["enabled"], default.enabled))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.config import marks, sections
+from fleet.config import marks, proxy_section, sections
 from fleet.config.load import load
 from fleet.config.schema import (
     DiscoveryConfig,
@@ -17,15 +17,20 @@ from fleet.config.schema import (
     NodeConfig,
     ProxyConfig,
     SshConfig,
+    UpstreamConfig,
     WorkerConfig,
 )
+from fleet.proxy.exchange import HoldSettings, Limits, RepairSettings
 
 EXAMPLE = Path(__file__).parents[2] / "fleet.example.yaml"
 # What a record calls otherwise than the file does, or what is not written there at all.
 WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": ""}
 KEYS = {FleetConfig: sections.ROOT_KEYS, NodeConfig: sections.NODE_KEYS, WorkerConfig: sections.WORKER_KEYS,
         HeadConfig: sections.HEAD_KEYS, ModelConfig: sections.MODEL_KEYS, DiscoveryConfig: sections.DISCOVERY_KEYS,
-        SshConfig: sections.SSH_KEYS, ProxyConfig: sections.PROXY_KEYS}
+        SshConfig: sections.SSH_KEYS,
+        ProxyConfig: proxy_section.PROXY_KEYS, UpstreamConfig: proxy_section.UPSTREAM_KEYS,
+        HoldSettings: proxy_section.HOLD_KEYS, Limits: proxy_section.LIMIT_KEYS,
+        RepairSettings: proxy_section.REPAIR_KEYS}
 
 
 def keys_of(value: marks.Value) -> set[str]:
@@ -40,13 +45,19 @@ def written() -> dict[type, set[str]]:
     at = root.entries
     nodes = [node for node in at["nodes"].entries.values() if isinstance(node, marks.Mapping)]  # type: ignore[union-attr]
     models = list(at["models"].entries.values())  # type: ignore[union-attr]
+    proxy = at["proxy"]
+    assert isinstance(proxy, marks.Mapping) and "# keys_env:" in EXAMPLE.read_text()
     return {
         FleetConfig: keys_of(root),
         NodeConfig: {key for node in nodes for key in keys_of(node)},
         WorkerConfig: {key for node in nodes if "workers" in node.entries for key in keys_of(node.entries["workers"])},
         HeadConfig: {key for node in nodes if "head" in node.entries for key in keys_of(node.entries["head"])},
         ModelConfig: {key for model in models for key in keys_of(model)},
-        DiscoveryConfig: keys_of(at["discovery"]), SshConfig: keys_of(at["ssh"]), ProxyConfig: keys_of(at["proxy"]),
+        DiscoveryConfig: keys_of(at["discovery"]), SshConfig: keys_of(at["ssh"]),
+        ProxyConfig: keys_of(proxy) | {"keys_env"},      # stands there as a comment: it excludes keys_file
+        UpstreamConfig: {key for upstream in proxy.entries["upstreams"].entries.values() for key in keys_of(upstream)},
+        HoldSettings: keys_of(proxy.entries["hold"]), Limits: keys_of(proxy.entries["limits"]),
+        RepairSettings: keys_of(proxy.entries["repair"]),
     }
 
 
@@ -71,8 +82,12 @@ def test_every_key_that_the_loader_knows_is_shown(record: type) -> None:
 
 def test_the_defaults_that_the_example_tells_are_the_schemas() -> None:
     config, default = load(EXAMPLE), FleetConfig()
-    assert (config.rpc, config.refresh, config.model_dirs, config.log_limit, config.proxy) == (
-        default.rpc, default.refresh, default.model_dirs, default.log_limit, default.proxy)
+    assert (config.rpc, config.refresh, config.model_dirs, config.log_limit) == (
+        default.rpc, default.refresh, default.model_dirs, default.log_limit)
+    assert dataclasses.replace(config.proxy, keys_file="", upstreams={}, aliases={}, default_model="") == default.proxy
+    tower, plain = config.proxy.upstreams["tower"], UpstreamConfig("tower", "")
+    for name in ("weight", "let_it_finish", "connect_timeout", "first_byte_timeout", "stall_timeout"):
+        assert getattr(tower, name) == getattr(plain, name)
     assert (config.ssh.known_hosts, config.ssh.connect_timeout, config.ssh.agent) == (
         default.ssh.known_hosts, default.ssh.connect_timeout, default.ssh.agent)
     assert dataclasses.replace(config.discovery, interfaces=()) == default.discovery

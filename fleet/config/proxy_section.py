@@ -1,0 +1,155 @@
+"""The section `proxy` of fleet.yaml, into its records. `fleet.proxy.environment` reads the same from variables."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from urllib.parse import urlsplit
+
+from fleet.config.fields import boolean, choice, integer, mapping, number, printable, size, word, words
+from fleet.config.form import Form, Section
+from fleet.config.marks import Scalar
+from fleet.config.schema import ProxyConfig, UpstreamConfig
+from fleet.discovery.addresses import split_host_port
+from fleet.proxy.exchange import BackendKind, HoldSettings, Limits, RepairSettings
+
+PROXY_KEYS = ("listen", "enabled", "keys_file", "keys_env", "allow_open", "upstreams", "aliases", "default_model",
+              "cors", "hold", "limits", "repair", "retries", "records", "keep_bodies")
+UPSTREAM_KEYS = ("url", "backend", "models", "group", "key_file", "key_env", "slots", "weight", "let_it_finish",
+                 "connect_timeout", "first_byte_timeout", "stall_timeout")
+HOLD_KEYS = tuple(entry.name for entry in fields(HoldSettings))
+LIMIT_KEYS = tuple(entry.name for entry in fields(Limits))
+REPAIR_KEYS = tuple(entry.name for entry in fields(RepairSettings))
+
+LISTEN_EXPECTED = "host:port, for example 127.0.0.1:8088"
+URL_EXPECTED = "the URL of a server, for example http://10.0.0.4:8080"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def proxy(form: Form) -> ProxyConfig:
+    """The whole section."""
+    section = Section(form, PROXY_KEYS, "a mapping with keys such as listen, enabled and upstreams")
+    default = ProxyConfig()
+    listen = word(section["listen"], default.listen, LISTEN_EXPECTED)
+    if (split_host_port(listen) or ("", None))[1] is None:
+        section["listen"].wrong(f"'{listen[:60]}' is no host and port", LISTEN_EXPECTED)
+        listen = default.listen
+    return ProxyConfig(
+        listen=listen,
+        enabled=boolean(section["enabled"], default.enabled),
+        keys_file=word(section["keys_file"], "", "the path of a file with the clients' keys"),
+        keys_env=_variable(section["keys_env"]),
+        allow_open=boolean(section["allow_open"], default.allow_open),
+        upstreams=mapping(section["upstreams"], _upstream,
+                          "names of servers with their settings, for example {tower: {url: http://10.0.0.4:8080}}"),
+        aliases=mapping(section["aliases"], lambda part: word(part, "", "the name of a model") or None,
+                        "names with the model that each stands for, for example {gpt-4o: big}"),
+        default_model=word(section["default_model"], "", "the name of a model"),
+        cors=_origins(section["cors"]),
+        hold=_hold(section["hold"]),
+        limits=_limits(section["limits"]),
+        repair=_repair(section["repair"]),
+        retries=integer(section["retries"], default.retries, 0, 10, "a number of tries from 0 to 10"),
+        records=integer(section["records"], default.records, 0, 100_000, "a number of requests up to 100000"),
+        keep_bodies=boolean(section["keep_bodies"], default.keep_bodies),
+    )
+
+
+def _upstream(form: Form) -> UpstreamConfig:
+    section = Section(form, UPSTREAM_KEYS, "a mapping with at least `url`")
+    default = UpstreamConfig(form.name, "")
+    url = word(section["url"], "", URL_EXPECTED)
+    if not section["url"].written:
+        form.wrong("'url' is missing", URL_EXPECTED)
+    elif why := why_no_url(url):
+        section["url"].wrong(why, URL_EXPECTED)
+    if section["key_file"].written and section["key_env"].written:
+        section["key_env"].wrong("both 'key_file' and 'key_env' are here", "one of the two")
+    seconds = "seconds between 0.1 and 86400"
+    return UpstreamConfig(
+        name=form.name,
+        url=url,
+        backend=choice(section["backend"], BackendKind, default.backend),
+        models=words(section["models"], "names of models, for example [small, big]"),
+        group=word(section["group"], "", "a name that several servers share"),
+        key_file=word(section["key_file"], "", "the path of a file with the key that this server wants"),
+        key_env=_variable(section["key_env"]),
+        slots=integer(section["slots"], None, 1, 100_000, "a number of requests at once"),
+        weight=number(section["weight"], default.weight, 0.001, 1000, "a share above 0, for example 2"),
+        let_it_finish=boolean(section["let_it_finish"], default.let_it_finish),
+        connect_timeout=number(section["connect_timeout"], default.connect_timeout, 0.1, 600,
+                               "seconds between 0.1 and 600"),
+        first_byte_timeout=number(section["first_byte_timeout"], default.first_byte_timeout, 0.1, 86400, seconds),
+        stall_timeout=number(section["stall_timeout"], default.stall_timeout, 0.1, 86400, seconds),
+    )
+
+
+def why_no_url(url: str) -> str:
+    """Why a URL is no place of a server; "" when it is one. What could hold a secret is not repeated."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "this is no URL"
+    if "@" in parts.netloc:
+        return "this URL holds a user or password, which belongs into `key_file`"
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        return f"'{url[:60]}' is no http:// or https:// URL"
+    if parts.query or parts.fragment or any(ord(c) <= 32 or ord(c) > 126 for c in url):
+        return "this URL has more than a host, a port and a path"
+    return ""
+
+
+def _origins(form: Form) -> tuple[str, ...]:
+    expected = "web origins, for example [https://chat.example], or [\"*\"] for all"
+    found = words(form, expected)
+    for origin in found:
+        parts = origin.partition("://")
+        if origin != "*" and (not parts[1] or not parts[2] or "/" in parts[2] or not printable(origin)):
+            form.wrong(f"'{origin[:60]}' is no origin", expected)
+    return found
+
+
+def _hold(form: Form) -> HoldSettings:
+    section = Section(form, HOLD_KEYS, "a mapping with keys such as count, size and seconds")
+    default = HoldSettings()
+    return HoldSettings(
+        count=integer(section["count"], default.count, 0, 1_000_000, "a number of requests; 0 holds none"),
+        size=size(section["size"], default.size, 0),
+        seconds=number(section["seconds"], default.seconds, 0, 86400, "seconds up to 86400"),
+        gone_seconds=number(section["gone_seconds"], default.gone_seconds, 0, 86400, "seconds up to 86400"),
+        keep_alive=number(section["keep_alive"], default.keep_alive, 0, 3600, "seconds up to 3600; 0 sends none"),
+        no_keep_alive_agents=words(section["no_keep_alive_agents"], "parts of user agents, for example [OldClient/1]"),
+    )
+
+
+def _limits(form: Form) -> Limits:
+    section = Section(form, LIMIT_KEYS, "a mapping with keys such as body and connections")
+    default = Limits()
+    seconds = "seconds between 0.1 and 86400"
+    return Limits(
+        body=size(section["body"], default.body, 1024),
+        head=size(section["head"], default.head, 1024),
+        connections=integer(section["connections"], default.connections, 1, 1_000_000, "a number of connections"),
+        body_timeout=number(section["body_timeout"], default.body_timeout, 0.1, 86400, seconds),
+        head_timeout=number(section["head_timeout"], default.head_timeout, 0.1, 86400, seconds),
+        write_timeout=number(section["write_timeout"], default.write_timeout, 0.1, 86400, seconds),
+    )
+
+
+def _repair(form: Form) -> RepairSettings:
+    """`repair: {usage: false}`, or one word for all: `repair: off`."""
+    if isinstance(form.value, Scalar):
+        return RepairSettings(**dict.fromkeys(REPAIR_KEYS, boolean(form, True)))
+    section = Section(form, REPAIR_KEYS, "true, false, or a mapping with keys such as usage")
+    return RepairSettings(**{name: boolean(section[name], True) for name in REPAIR_KEYS})
+
+
+def _variable(form: Form) -> str:
+    """The name of a variable, never its value: whoever writes the key itself there is told so, without repeating it."""
+    expected = "the name of an environment variable, for example TOWER_KEY"
+    found = word(form, "", expected)
+    if found and not _VARIABLE.fullmatch(found):
+        form.wrong("this is no name of an environment variable", expected)
+        return ""
+    return found
