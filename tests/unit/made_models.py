@@ -70,8 +70,46 @@ WIDE = Shape("llama", layers=1, width=5120, feed_forward=13_824, vocabulary=100_
 EXPERTS = Shape("qwen3moe", layers=2, width=1024, feed_forward=4096, vocabulary=16_000, heads=16, kv_heads=2,
                 head_width=128, more={"expert_count": 32, "expert_used_count": 8, "expert_feed_forward_length": 512})
 
+_STATES = {"ssm.conv_kernel": 4, "ssm.inner_size": 1024, "ssm.state_size": 64, "ssm.group_count": 2,
+           "ssm.time_step_rank": 16}
+# Further ways to remember: every second layer windowed, as the program has it and not the file; both attention and a
+# state in each layer; a state of the second kind of mamba; a short convolution; keys that hold the values.
+ALTERNATING = Shape("gemma2", layers=5, width=512, feed_forward=1024, vocabulary=16_000, heads=8, kv_heads=2,
+                    head_width=128, tied=True, more={"attention.sliding_window": 300})
+BOTH = Shape("falcon-h1", layers=3, width=512, feed_forward=1024, vocabulary=16_000, heads=8, kv_heads=2, more=_STATES)
+SECOND_MAMBA = Shape("mamba2", layers=3, width=512, feed_forward=0, vocabulary=16_000, more=_STATES)
+CONVOLVED = Shape("lfm2", layers=5, width=512, feed_forward=1024, vocabulary=16_000, heads=8, kv_heads=(0, 4, 0, 4, 0),
+                  tied=True, more={"shortconv.l_cache": 3})
+LATENT = Shape("deepseek2", layers=4, width=512, feed_forward=1024, vocabulary=16_000, heads=8, kv_heads=1,
+               more={"attention.q_lora_rank": 256, "attention.kv_lora_rank": 512, "attention.key_length": 576,
+                     "attention.value_length": 512, "attention.key_length_mla": 192, "attention.value_length_mla": 128,
+                     "rope.dimension_count": 64, "leading_dense_block_count": 4, "expert_shared_count": 1,
+                     "expert_weights_scale": 1.0, "expert_feed_forward_length": 256})
+
 SHAPES = {"llama": LLAMA, "windowed": WINDOWED, "hybrid": HYBRID, "recurrent": RECURRENT, "wide": WIDE,
           "experts": EXPERTS}
+FURTHER = {"alternating": ALTERNATING, "both": BOTH, "mamba2": SECOND_MAMBA, "convolved": CONVOLVED, "latent": LATENT}
+_BITS = GGMLQuantizationType.IQ2_XXS
+# The widths of large models in few layers, where a width counted once too often shows. For one machine alone: over a
+# wire all their zeros would be sent.
+LARGE = {
+    "like 70B": Shape("llama", layers=2, width=8192, feed_forward=28_672, vocabulary=128_000, heads=64, kv_heads=8,
+                      weights=_BITS),
+    "like 235B-A22B": Shape("qwen3moe", layers=2, width=4096, feed_forward=12_288, vocabulary=150_000, heads=64,
+                            kv_heads=4, head_width=128, weights=_BITS,
+                            more={"expert_count": 16, "expert_used_count": 8, "expert_feed_forward_length": 1536}),
+    "wide experts": Shape("qwen3moe", layers=2, width=2048, feed_forward=6144, vocabulary=150_000, heads=32,
+                          kv_heads=4, head_width=128, weights=_BITS,
+                          more={"expert_count": 16, "expert_used_count": 8, "expert_feed_forward_length": 4096}),
+    "like command-a": Shape("cohere2", layers=4, width=8192, feed_forward=22_528, vocabulary=256_000, heads=64,
+                            kv_heads=8, weights=_BITS, tied=True,
+                            more={"attention.sliding_window": 4096, "logit_scale": 1.0,
+                                  "attention.layer_norm_epsilon": 1e-5}),
+    "large hybrid": Shape("granitehybrid", layers=3, width=4096, feed_forward=8192, vocabulary=100_000, heads=32,
+                          kv_heads=(0, 8, 0), weights=_BITS,
+                          more={"ssm.conv_kernel": 4, "ssm.inner_size": 8192, "ssm.state_size": 128,
+                                "ssm.group_count": 1, "ssm.time_step_rank": 128}),
+}
 
 
 def make(shape: Shape, path: Path) -> Path:
@@ -143,13 +181,18 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
         yield at + "attn_norm.weight", (width,), F32
         if shape.architecture == "mamba":
             yield from _first_mamba(shape, at)
+        elif shape.architecture == "deepseek2":
+            yield from _latent_attention(shape, at)
         elif shape.kv(layer):
             yield from _attention(shape, at, shape.kv(layer))
-        else:
+        elif shape.architecture == "lfm2":
+            yield from _convolution(shape, at)
+        if shape.architecture in ("falcon-h1", "mamba2") or (
+                shape.architecture == "granitehybrid" and not shape.kv(layer)):
             yield from _second_mamba(shape, at)
         if shape.feed(layer):
             yield from _feed_forward(shape, at, shape.feed(layer))
-    yield "output_norm.weight", (width,), F32
+    yield "token_embd_norm.weight" if shape.architecture == "lfm2" else "output_norm.weight", (width,), F32
     if not shape.tied:
         yield "output.weight", (width, shape.vocabulary), weights
 
@@ -160,15 +203,39 @@ def _attention(shape: Shape, at: str, kv_heads: int) -> Iterator[Tensor]:
     yield at + "attn_k.weight", (width, kv_heads * head), weights
     yield at + "attn_v.weight", (width, kv_heads * head), weights
     yield at + "attn_output.weight", (shape.heads * head, width), weights
-    if shape.architecture == "qwen3moe":
+    if shape.architecture == "gemma2":
+        yield at + "post_attention_norm.weight", (width,), F32
+        yield at + "post_ffw_norm.weight", (width,), F32
+    if shape.architecture in ("qwen3moe", "lfm2"):
         yield at + "attn_q_norm.weight", (head,), F32
         yield at + "attn_k_norm.weight", (head,), F32
+
+
+def _latent_attention(shape: Shape, at: str) -> Iterator[Tensor]:
+    weights, width, more = shape.weights, shape.width, shape.more
+    narrow, latent, turned = (more[key] for key in (
+        "attention.q_lora_rank", "attention.kv_lora_rank", "rope.dimension_count"))
+    keys, values = more["attention.key_length_mla"], more["attention.value_length_mla"]
+    yield at + "attn_q_a_norm.weight", (narrow,), F32
+    yield at + "attn_kv_a_norm.weight", (latent,), F32
+    yield at + "attn_q_a.weight", (width, narrow), weights
+    yield at + "attn_q_b.weight", (narrow, shape.heads * keys), weights
+    yield at + "attn_kv_a_mqa.weight", (width, latent + turned), weights
+    yield at + "attn_k_b.weight", (keys - turned, latent, shape.heads), weights
+    yield at + "attn_v_b.weight", (latent, values, shape.heads), weights
+    yield at + "attn_output.weight", (shape.heads * values, width), weights
+
+
+def _convolution(shape: Shape, at: str) -> Iterator[Tensor]:
+    yield at + "shortconv.conv.weight", (shape.more["shortconv.l_cache"], shape.width), F32
+    yield at + "shortconv.in_proj.weight", (shape.width, 3 * shape.width), shape.weights
+    yield at + "shortconv.out_proj.weight", (shape.width, shape.width), shape.weights
 
 
 def _feed_forward(shape: Shape, at: str, feed: int) -> Iterator[Tensor]:
     weights, width = shape.weights, shape.width
     if shape.architecture != "cohere2":
-        yield at + "ffn_norm.weight", (width,), F32
+        yield at + ("ffn_norm" if shape.architecture == "falcon-h1" else "ffn_norm.weight"), (width,), F32
     if experts := shape.more.get("expert_count"):
         feed = shape.more["expert_feed_forward_length"]
         yield at + "ffn_gate_inp.weight", (width, experts), F32

