@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fleet.model import DeploymentState, NodeState, OperationState, ServiceState, Severity, Snapshot
+from fleet.planning.link_alarm import alarm
 
 Line = tuple[Severity, str, str]     # severity, sentence, node
 
@@ -23,6 +24,8 @@ def notices(before: Snapshot, after: Snapshot) -> Iterator[Line]:
         yield from _deployment_line(before, after)
     if after.operations is not before.operations:
         yield from _operation_lines(before, after)
+    if after.links is not before.links:
+        yield from _link_lines(before, after)
     if after.config_problems and after.config_problems != before.config_problems:
         for problem in after.config_problems:
             yield Severity.ERROR, f"Not in force: {problem}", ""
@@ -54,6 +57,13 @@ def _deployment_line(before: Snapshot, after: Snapshot) -> Iterator[Line]:
     what = deployment.model or before.deployment.model or "the model"
     why = f": {deployment.problem.what}" if deployment.problem else ""
     yield severity, f"{what} is {deployment.state.value}{why}", deployment.head
+
+
+def _link_lines(before: Snapshot, after: Snapshot) -> Iterator[Line]:
+    """A link that is worse than it was, or than its interfaces promise."""
+    for link in after.links:
+        if before.link(link.head, link.worker) is not link and (sentence := alarm(link, after.nodes)):
+            yield Severity.WARNING, sentence, link.worker
 
 
 def _operation_lines(before: Snapshot, after: Snapshot) -> Iterator[Line]:

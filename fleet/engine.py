@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from fleet.chronicle import notices
@@ -24,6 +24,7 @@ from fleet.events import (
     ConfigRejected,
     DeploymentJudged,
     Event,
+    LinksMeasured,
     NodeForgotten,
     NodeFound,
     NodeRead,
@@ -32,7 +33,7 @@ from fleet.events import (
     ServicesJudged,
 )
 from fleet.judge import judge_deployment, judge_services
-from fleet.model import NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
+from fleet.model import Link, NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
 from fleet.models.header import GgufHeader
 from fleet.models.reader import Headers
 from fleet.nodes.connect import opener, reader
@@ -40,7 +41,9 @@ from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.nodes.watcher import NodeWatcher
 from fleet.operations.desk import OperationDesk
+from fleet.operations.hands import node_of
 from fleet.operations.head_steps import STALLED_AFTER, client_of
+from fleet.operations.links import measure_links
 from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
 from fleet.reduce import reduce
@@ -197,6 +200,16 @@ class Engine:
         """
         return await self.headers.model_of(self.transport(node), path)
 
+    async def measure_links(self, head: str, workers: Sequence[str]) -> dict[str, str]:
+        """Measure the network between a head and workers now; gives why a way could not be measured, by node.
+
+        The figures are in `latest.links`. A worker in use is disturbed for a moment.
+
+        Raises:
+            FleetError: there is no such node, it is not connected, or the head cannot dial it.
+        """
+        return await measure_links(self, node_of(self, head), [node_of(self, name) for name in workers])
+
     # --- what operations use (`Hands`) -----------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
@@ -226,6 +239,10 @@ class Engine:
         if node not in self._watchers:
             raise NodeUnreachable(f"{node} is not connected.", "`quarterdeck nodes` lists what there is.")
         return await self._watchers[node][0].reread()
+
+    def keep_links(self, links: tuple[Link, ...]) -> None:
+        """Remember links that were measured."""
+        self.emit(LinksMeasured(self.clock(), links))
 
     # --- events ----------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fleet.model import (
     Address,
     Deployment,
+    Link,
     NodeReading,
     NodeState,
     Operation,
@@ -122,6 +123,14 @@ class DeploymentJudged:
 
 
 @dataclass(frozen=True, slots=True)
+class LinksMeasured:
+    """Ways between a head and workers, as just measured."""
+
+    at: float
+    links: tuple[Link, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """An operation began, moved on or ended."""
 
@@ -157,7 +166,8 @@ class Noted:
 
 
 Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft
-         | NodeRead | ServicesJudged | DeploymentJudged | OperationChanged | QuestionAsked | QuestionSettled | Noted)
+         | NodeRead | ServicesJudged | DeploymentJudged | LinksMeasured | OperationChanged | QuestionAsked
+         | QuestionSettled | Noted)
 
 
 # ---------------------------------------------------------------------------------------------

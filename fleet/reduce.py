@@ -11,6 +11,7 @@ from fleet.events import (
     DeploymentJudged,
     DiscoveryReported,
     Event,
+    LinksMeasured,
     NodeForgotten,
     NodeFound,
     NodeLeft,
@@ -22,7 +23,7 @@ from fleet.events import (
     QuestionSettled,
     ServicesJudged,
 )
-from fleet.model import ForeignProcess, Node, NodeState, Notice, ServiceKind, Snapshot
+from fleet.model import ForeignProcess, Link, Node, NodeState, Notice, ServiceKind, Snapshot
 
 NOTICES_KEPT = 200
 OPERATIONS_KEPT = 20
@@ -55,6 +56,8 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
             return state if node is None else _with_node(state, replace(node, services=services))
         case DeploymentJudged(deployment=deployment):
             return replace(state, deployment=deployment)
+        case LinksMeasured(links=links):
+            return _links_measured(state, links)
         case OperationChanged():
             return _operation_changed(state, event)
         case QuestionAsked(question=question):
@@ -142,6 +145,16 @@ def _foreign(event: NodeRead) -> tuple[ForeignProcess, ...]:
         foreign.append(ForeignProcess(process, kind, socket.local_port if socket else None,
                                       socket.local_host if socket else ""))
     return tuple(foreign)
+
+
+def _links_measured(state: Snapshot, links: tuple[Link, ...]) -> Snapshot:
+    """The best that was seen of a link stays known."""
+    known = {(link.head, link.worker): link for link in state.links}
+    for link in links:
+        before = known.get((link.head, link.worker))
+        best = max(link.bytes_per_second, before.best if before else 0.0)
+        known[link.head, link.worker] = replace(link, best=best)
+    return replace(state, links=tuple(known.values()))
 
 
 def _operation_changed(state: Snapshot, event: OperationChanged) -> Snapshot:

@@ -9,7 +9,7 @@ from typing import Protocol
 from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode
 from fleet.errors import NodeUnreachable
-from fleet.model import Binary, Node, NodeReading, ServiceRecord, Snapshot
+from fleet.model import Binary, Link, Node, NodeReading, ServiceRecord, Snapshot
 from fleet.models.reader import Headers
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
@@ -42,6 +42,10 @@ class Hands(Protocol):
 
     async def reread(self, node: str) -> NodeReading:
         """Probe a node now, all of it; the Snapshot has the answer too."""
+        ...
+
+    def keep_links(self, links: tuple[Link, ...]) -> None:
+        """Remember links that were measured."""
         ...
 
 

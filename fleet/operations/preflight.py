@@ -20,6 +20,7 @@ from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
 from fleet.operations.checks import check_fits, check_head_port, check_seat, head_protocol, refused_by_rules
 from fleet.operations.hands import Hands, Known
+from fleet.operations.links import look_at_links
 from fleet.planning.addresses import LOOPBACK, worker_address
 from fleet.planning.choose import Choice, WorkerChoice, choose, node_config
 from fleet.runtimes.binaries import build_label
@@ -46,6 +47,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
         list_devices(hands.transport(choice.head.name), choice.head_binary))
     seats = await _all(*(_seat(hands, known, choice, worker, number) for number, worker in enumerate(choice.workers)))
     header, size = header_and_size
+    await look_at_links(hands, choice.head, seats)
     arrangement = Arrangement(choice, head, header, size, tuple(seats), flags, None,
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
     check_fits(hands, arrangement)

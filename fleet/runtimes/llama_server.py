@@ -49,6 +49,7 @@ class HeadRequest:
     flash_attention: str = ""                    # "on", "off", "auto"
     threads: int | None = None
     metrics: bool = True
+    wire: tuple[str, ...] = ()                   # chosen for the network (fleet.planning.wire); extra_args win
     api_key_file: str = ""                       # path on the head
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +103,7 @@ def head_command(binary: Binary, flags: Flags, request: HeadRequest) -> Command:
         # workers: over RPC that is 120 small reads a request. Without the cache idle slots are kept as they are.
         line.wish(("-cram", "--cache-ram"), "0")
     line.wish(("-lv", "--log-verbosity", "--verbosity"), _LOG_PLACEMENT)
+    line.extra(request.wire, ours=_OURS)
     line.extra(request.extra_args, ours=_OURS)
     # A crash would call gdb for a backtrace first, which holds the port for 2 to 4 s.
     return line.done(request.env, {"GGML_NO_BACKTRACE": "1"})
