@@ -108,6 +108,22 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_plan(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("model", nargs="?", default="", metavar="MODEL", help="default: fleet.yaml's `model:`")
+    plan.add_argument("--context", type=_count, default=None, metavar="N",
+                      help="tokens of all slots together; 0 = all that the model was trained for")
+    plan.add_argument("--kv", default="", metavar="TYPE[,TYPE]", help="type of K and V: f16, q8_0, q4_0 ...")
+    plan.add_argument("--slots", type=_at_least_one, default=None, metavar="N", help="requests at once")
+    plan.add_argument("--nodes", default=None, metavar="A,B", help="these workers; `none` = the head alone")
+    plan.add_argument("--without", action="append", default=[], metavar="NODE[:DEVICE]",
+                      help="leave a node or one of its devices out (may be given again)")
+    plan.add_argument("--head", default="", metavar="NODE", help="this head")
+    plan.add_argument("--mode", choices=("time", "memory"), default=None,
+                      help="time: the fewest predicted seconds a token; memory: shares by memory")
+    plan.add_argument("--fleet", default=None, metavar="FILE",
+                      help="plan for the fleet that this YAML describes; no machine is asked (see the README)")
+
+
 def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def verb(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
         added = verbs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
@@ -136,6 +152,8 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
     down = verb("down", "end every service of this fleet")
     down.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
+    _add_plan(verb("plan", "show what would go where, how fast it would be, and why; nothing is done"))
 
     verb("status", "show what serves, and where the model really is")
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fleet.model import Operation, Snapshot
     from fleet.models.header import GgufHeader
     from fleet.models.reader import Headers
+    from fleet.planning.propose import Proposal, WhatIf
     from fleet.runtimes.head_http import HeadClient
 
 
@@ -56,6 +57,9 @@ class EngineFace(Protocol):
 
     async def plan(self, command: Command) -> Operation:
         """What would be done, and nothing done: PLANNED, or REFUSED with the reason."""
+
+    async def propose(self, wanted: str = "", what_if: WhatIf | None = None) -> Proposal:
+        """Where a model would go, how fast it would be, and why; nothing is done."""
 
     async def reload(self) -> Sequence[str]:
         """Read the configuration again; problems, () when the new one is in force."""

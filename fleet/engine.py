@@ -46,6 +46,7 @@ from fleet.operations.head_steps import STALLED_AFTER, client_of
 from fleet.operations.links import measure_links
 from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
+from fleet.planning.propose import Proposal, WhatIf
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
@@ -131,6 +132,14 @@ class Engine:
     async def plan(self, command: Command) -> Operation:
         """What a command would do: an operation in state PLANNED, or REFUSED with its reason. Nothing is done."""
         return await self._operations.preview(command)
+
+    async def propose(self, wanted: str = "", what_if: WhatIf | None = None) -> Proposal:
+        """Where a model would go, how fast it would be, and why. What does not fit is no error: the proposal says so.
+
+        Raises:
+            FleetError: no such model or node, no head, or the model's file cannot be read.
+        """
+        return await self._operations.propose(wanted, what_if or WhatIf())
 
     def answer(self, question_id: int, answer: str | None) -> None:
         """Answer a question; None = no."""

@@ -25,8 +25,10 @@ from fleet.operations.bring_up import plan_bring_up
 from fleet.operations.hands import Hands, Known
 from fleet.operations.lease import FleetChanged
 from fleet.operations.plan import Plan, Runner, problem_of
+from fleet.operations.proposing import propose_now
 from fleet.operations.services import plan_process, plan_service
 from fleet.operations.tear_down import plan_tear_down
+from fleet.planning.propose import Proposal, WhatIf
 
 WORDS: dict[type, tuple[str, str]] = {
     BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
@@ -79,6 +81,10 @@ class OperationDesk:
             return (await self._plan(command)).as_operation(0)
         except Exception as error:
             return _refused(0, command, error)
+
+    async def propose(self, wanted: str, what_if: WhatIf) -> Proposal:
+        """What a bring-up would put where, and why; nothing is done."""
+        return await propose_now(self._hands, self._known, wanted, what_if)
 
     async def close(self) -> None:
         """End what runs, undo included."""

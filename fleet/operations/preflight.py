@@ -41,7 +41,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     names = {first.head.name, *(worker.node.name for worker in first.workers)}
     await _all(*(hands.reread(name) for name in sorted(names)))
     choice = choose(hands.snapshot(), hands.config, wanted)
-    choice, head = await _at_home(hands, choice, node_config(hands.config, choice.head))
+    choice, head = await at_home(hands, choice, node_config(hands.config, choice.head))
     header_and_size, flags, devices = await _all(
         _header(hands, known, choice), known.flags_of(hands, choice.head.name, choice.head_binary),
         list_devices(hands.transport(choice.head.name), choice.head_binary))
@@ -59,7 +59,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     return arrangement
 
 
-async def _at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choice, NodeConfig]:
+async def at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choice, NodeConfig]:
     """The same with `~/` in paths on the head written out: llama-server knows nothing of it."""
     paths = (choice.model.file, head.head.api_key_file)
     if not any(path.startswith("~/") for path in paths):
