@@ -180,5 +180,9 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
     verb("doctor", "check everything that has to be right, and say what to do about the rest")
 
+    inspect = verb("inspect", "show what a model is: size, layers, attention, experts, vocabulary, where it lies")
+    inspect.add_argument("model", metavar="MODEL", help="a file of this machine, NODE:PATH, or a name the fleet knows")
+    inspect.add_argument("--node", default="", metavar="NODE", help="the copy on this node")
+
     completion = verb("completion", "print a completion script for a shell", json=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
