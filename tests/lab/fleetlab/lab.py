@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import memory
 from .base import BRIDGE, DIR, NET, OURS, PASSPHRASE, PASSWORD, USER, Json, LabError, end, run
 from .netns import attach, cable, pids_in, raise_port, set_link, wires
 from .node import boot, make_files, wait_ready
@@ -30,7 +31,7 @@ class Wish:
 
     def check(self) -> None:
         """Raises LabError for what cannot be."""
-        unknown = {trait for traits in self.nodes for trait in traits} - set(TRAITS)
+        unknown = {trait for traits in self.nodes for trait in traits if not memory.is_trait(trait)} - set(TRAITS)
         if unknown or not 1 <= len(self.nodes) <= 200:
             raise LabError(f"1 to 200 nodes, traits as in `traits` {sorted(unknown) or ''}")
         for trait in (trait for traits in self.nodes for trait in traits if trait in SHELLS):
@@ -91,6 +92,8 @@ def up(wish: Wish) -> Json:
         f"Host *\n  User {USER}\n  IdentityFile {lab['key']}\n  IdentitiesOnly yes\n"
         f"  UserKnownHostsFile {lab['known_hosts']}\n  StrictHostKeyChecking yes\n"))
     wait_ready(lab["nodes"])
+    for node in lab["nodes"]:
+        memory.limit(node, node["memory_mib"])
     return lab
 
 
@@ -102,6 +105,7 @@ def _new_node(k: int, traits: Sequence[str], wish: Wish, lab: Json) -> Json:
         "port": 2222 if "port2222" in traits else 22, "mac": f"02:77:00:00:01:{k:02x}", "user": USER,
         "traits": list(traits), "password": PASSWORD if "password" in traits else None,
         "key": lab["locked_key"] if "passphrase" in traits else lab["key"],
+        "memory_mib": memory.of_traits(list(traits)),
         "shell": next((SHELLS[trait] for trait in traits if trait in SHELLS), "/bin/bash"),
         "delay_ms": 100.0 if slow else 2.0 if lossy else wish.delay_ms,
         "rate_mbit": 5.0 if slow else wish.rate_mbit, "loss_pct": 10.0 if lossy else 0.0}
@@ -140,6 +144,11 @@ def link(node: Json, delay_ms: float = 0.0, rate_mbit: float = 0.0, loss_pct: fl
     set_link(node["name"], delay_ms, rate_mbit, loss_pct)
 
 
+def limit(node: Json, mib: int = 0) -> None:
+    """All that runs in the node has so much memory together; 0 = no limit."""
+    memory.limit(node, mib)
+
+
 def cut(node: Json, *, silent: bool = False) -> None:
     """Cable out, or (silent) all but ARP dropped."""
     cable(node["name"], "silent" if silent else "down")
@@ -161,6 +170,7 @@ def start(node: Json, lab: Json) -> None:
     cable(node["name"], "up")
     boot(node, lab)
     wait_ready([node])
+    memory.limit(node, node["memory_mib"])
 
 
 def down() -> None:
@@ -169,6 +179,7 @@ def down() -> None:
         end(lambda name=name: pids_in(name))
         run(f"ip netns del {name}", check=False)
     end(wires)
+    memory.remove()
     for device in os.listdir("/sys/class/net"):
         if device == BRIDGE or OURS.match(device) or re.match(r"fl[bxw]-\d+$", device):
             run(f"ip link del {device}", check=False)

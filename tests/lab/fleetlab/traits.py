@@ -30,6 +30,7 @@ TRAITS = {
     "nosshd": "up, but nothing listens on its SSH port",
     "nvidia": "FAKE nvidia-smi in PATH (canned RTX 3090)",
     "rocm": "FAKE rocm-smi in PATH (canned RX 7900 XT)",
+    "memN": "N MiB of memory for all that runs there, as mem512 (see memory.py)",
     "nogpu": "FAKE nvidia-smi in PATH that fails as the real one does without a driver",
 }
 UNREACHABLE = {"dead", "drop", "nosshd"}   # traits of nodes that never get ready
@@ -40,7 +41,7 @@ BUSYBOX = "/usr/bin/busybox"
 def available() -> list[str]:
     """The traits that this machine has the programs for."""
     needs = {**SHELLS, "busybox": BUSYBOX}
-    return [trait for trait in TRAITS if os.path.exists(needs.get(trait, "/"))]
+    return [trait for trait in TRAITS if trait != "memN" and os.path.exists(needs.get(trait, "/"))]
 
 
 FAKE_NVIDIA = r"""#!/bin/sh
