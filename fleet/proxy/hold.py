@@ -182,7 +182,7 @@ class Gate:
         upstream = self._routes.upstreams.get(name)
         if upstream is not None:
             upstream.held, upstream.progress = True, dict(progress or {})
-        elif self._routes.target(name).upstreams or name in self.held_models:
+        elif name in self._routes.models() or name in self.held_models:
             self.held_models[name] = dict(progress or {})
         else:
             raise KeyError(name)
@@ -190,7 +190,7 @@ class Gate:
     def release(self, name: str) -> None:
         """Admit again, in the order of arrival. Raises KeyError where nothing has that name."""
         upstream = self._routes.upstreams.get(name)
-        if upstream is None and name not in self.held_models and not self._routes.target(name).upstreams:
+        if upstream is None and name not in self.held_models and name not in self._routes.models():
             raise KeyError(name)
         if upstream is not None:
             upstream.held, upstream.progress = False, {}

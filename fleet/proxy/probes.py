@@ -39,7 +39,7 @@ async def ask(upstream: Upstream, path: str, *, timeout: float = PROBE_TIMEOUT) 
                         raise WireError("garbage", f"It answers {path} with more than {BODY_LIMIT >> 20} MiB.")
                 return got.status, bytes(body)
             finally:
-                upstream.pool.put(connection)
+                upstream.pool.drop(connection)
     except TimeoutError as error:
         raise WireError("silent", f"It gave no answer to {path} within {timeout:g} s.") from error
 

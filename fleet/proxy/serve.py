@@ -57,15 +57,20 @@ async def running(settings: ProxySettings) -> AsyncIterator[Running]:
         control = Control(proxy, token)
         app = App(proxy, Access(cast(tuple[Key, ...], settings.keys), proxy.clock), control=control)
         server = listener(app, settings.limits, settings.drain_seconds)
+        failure: Exception | None = None
         async with asyncio.TaskGroup() as group:
             behind = group.create_task(proxy.run())
             serving = group.create_task(server.serve(sockets=[sock]))
             try:
                 await server.ready.wait()
                 yield Running(proxy, control, host, port)
+            except Exception as error:         # the caller's own, which is no part of a group
+                failure = error
             finally:
                 await _end(proxy, server, serving, settings.drain_seconds)
                 behind.cancel()
+        if failure is not None:
+            raise failure
     finally:
         sock.close()
         if file is not None:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fleet.proxy.exchange import BackendKind, UpstreamSettings
-from fleet.proxy.wire import MOST_IDLE, Connection, Pool, WireError, place_of
+from fleet.proxy.pool import MOST_IDLE, Pool, place_of
+from fleet.proxy.wire import Connection, WireError
 
 BREAKER_LONGEST = 60.0      # seconds between two tries, however often it failed
 
