@@ -85,6 +85,9 @@ _BY_INTERVAL = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "minimax-01": 8}
 _BOTH = frozenset({"falcon-h1"})
 _SHARED_FROM = {"gemma3n": 20}                        # layers from this on use an earlier one's cache
 
+# llm_arch_supports_rs_rollback: with a draft head in use a state is kept for each token that may be taken back.
+TAKES_BACK = frozenset({"kimi-k3", "qwen35", "qwen35moe", "qwen4exp", "deepseek4", "glm5-next", "nemotron_h",
+                        "nemotron_h_moe", "lfm2", "lfm2moe", "bailingmoe3"})
 # The cache of these is of a make of their own (an index of keys beside it, compressed, in several windows).
 _OWN_CACHE = frozenset({"deepseek32", "deepseek4", "glm-dsa", "glm5-next", "minimax-m3", "hy_v4", "dots3note",
                         "qwen4exp", "kimi-k3", "bailingmoe3", "graniteswitch"})
@@ -103,15 +106,18 @@ _PLAIN = frozenset({
     "mistral4", "paddleocr", "maincoder", "llama-embed"})
 
 
-def attention_of(header: GgufHeader) -> tuple[LayerKind, ...]:
-    """What every layer keeps, in order; as many as the header has layers."""
+def attention_of(header: GgufHeader, *, draft_head: bool = False) -> tuple[LayerKind, ...]:
+    """What every layer keeps, in order; as many as the header has layers.
+
+    The layers of a draft head (the last ones of a model with one) keep something only if it is in use.
+    """
     n_layers = header.n_layers
     heads = _by_layer(header, "{arch}.attention.head_count", n_layers, 0)
     kv_heads = _by_layer(header, "{arch}.attention.head_count_kv", n_layers, None)
     windows = _windows(header, n_layers)
     recurrent = _recurrent(header, kv_heads if any(count is not None for count in kv_heads) else heads)
     state = _state_bytes(header, heads)
-    asleep = n_layers - min(n_layers, header.number("{arch}.nextn_predict_layers") or 0)
+    asleep = n_layers if draft_head else n_layers - min(n_layers, header.number("{arch}.nextn_predict_layers") or 0)
     shared = n_layers - min(n_layers, header.number("{arch}.attention.shared_kv_layers") or 0)
     own = min(asleep, shared, _SHARED_FROM.get(header.architecture, n_layers))
     if header.architecture in _NO_CACHE:
@@ -233,7 +239,8 @@ def _recurrent(header: GgufHeader, kv_heads: list[int | None]) -> list[bool]:
         return ([bool(entry) for entry in told] + [False] * n_layers)[:n_layers]
     if interval is not None:
         every = header.number("{arch}.full_attention_interval") or interval
-        return [(layer + 1) % every != 0 for layer in range(n_layers)]
+        trunk = n_layers - (header.number("{arch}.nextn_predict_layers") or 0)    # a draft head attends
+        return [layer < trunk and (layer + 1) % every != 0 for layer in range(n_layers)]
     if header.number("{arch}.ssm.state_size") and header.number("{arch}.ssm.inner_size"):
         return [count == 0 for count in kv_heads]   # an architecture that is not known here
     return [False] * n_layers

@@ -3,7 +3,7 @@
 Weights are those of the file. The cache is what llama.cpp allocates, cell by cell (src/llama-kv-cache.cpp,
 llama-kv-cache-iswa.cpp, llama-memory-recurrent.cpp, b11434); both are exact. What is computed with is an estimate.
 
-A draft model is a model: the same functions with its header and its own `Ask`.
+A draft model is a model: the same functions with its header and its own `Ask` (the target's has `drafted`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.errors import PlanRefused
-from fleet.models.attention import MOST_WIDTH, Kind, LayerKind, attention_of
+from fleet.models.attention import MOST_WIDTH, TAKES_BACK, Kind, LayerKind, attention_of
 from fleet.models.gguf import GgufHeader
 
 PADDING = 256                  # cells: llama.cpp rounds every context up to it (llama_context, PR 17046)
@@ -37,6 +37,8 @@ class Ask:
     unified: bool = True       # -kvu: one cache for all slots, else one a slot
     swa_full: bool = False     # --swa-full
     ubatch: int = 512          # -ub: tokens of one pass
+    drafted: int = 0           # --spec-draft-n-max, where drafts are verified; 0 = no speculation
+    draft_head: bool = False   # --spec-type draft-mtp: the model's own layers for it are in use
 
     def __post_init__(self) -> None:
         """Refuse what llama-server would refuse.
@@ -51,7 +53,7 @@ class Ask:
         if not self.flash_attention and KV_TYPES[self.type_v][0] > 1:
             raise PlanRefused(f"The cache cannot hold V as {self.type_v} without flash attention.",
                               "Turn flash attention on, or keep V as f16.")
-        if self.context < 1 or self.slots < 1 or self.ubatch < 1:
+        if self.context < 1 or self.slots < 1 or self.ubatch < 1 or self.drafted < 0:
             raise PlanRefused("Context, slots and tokens of a pass have to be 1 or more.", "Give a larger number.")
 
     @property
@@ -68,6 +70,11 @@ class Ask:
     def pass_tokens(self) -> int:
         """Tokens of the largest pass."""
         return min(self.ubatch, BATCH, self.context)
+
+    @property
+    def rows(self) -> int:
+        """Tokens of one pass whose logits are wanted (common_speculative_get_output_limits)."""
+        return min(BATCH, self.slots * (1 + self.drafted))
 
     def window_cells(self, window: int) -> int:
         """Tokens that one stream of a windowed layer holds."""
@@ -100,14 +107,15 @@ def kv_bytes(header: GgufHeader, ask: Ask, layer: int) -> int:
 
 def kv_by_layer(header: GgufHeader, ask: Ask) -> tuple[int, ...]:
     """`kv_bytes` of every layer; the last is the output layer, which keeps nothing."""
-    kinds = attention_of(header)
+    kinds = attention_of(header, draft_head=ask.draft_head)
+    states = ask.slots * (1 + ask.drafted if ask.draft_head and header.architecture in TAKES_BACK else 1)
     # Without flash attention V is stored transposed, and then as wide in every layer as in the widest.
     widest = max((kind.value_width for kind in kinds), default=0)
-    return (*(_kept(kind, ask, kind.value_width if ask.flash_attention else widest) for kind in kinds), 0)
+    return (*(_kept(kind, ask, kind.value_width if ask.flash_attention else widest, states) for kind in kinds), 0)
 
 
-def _kept(kind: LayerKind, ask: Ask, value_width: int) -> int:
-    kept = kind.state_bytes * ask.slots
+def _kept(kind: LayerKind, ask: Ask, value_width: int, states: int) -> int:
+    kept = kind.state_bytes * states
     if kind.kind in (Kind.FULL, Kind.SLIDING):
         cells = ask.cells if kind.kind is Kind.FULL else ask.window_cells(kind.window)
         values = row_bytes(ask.type_v, value_width) if kind.value_length else 0
@@ -116,8 +124,11 @@ def _kept(kind: LayerKind, ask: Ask, value_width: int) -> int:
 
 
 def output_bytes(header: GgufHeader, ask: Ask) -> int:
-    """Bytes of the head's buffer of logits: one row a slot (llama_context::output_reserve)."""
-    return FLOAT * (header.n_vocab or 0) * ask.slots
+    """Bytes of the head's buffer of logits (llama_context::output_reserve).
+
+    At the start it has a row a slot; with speculation it grows to this when the first drafts are verified.
+    """
+    return FLOAT * (header.n_vocab or 0) * ask.rows
 
 
 def host_bytes(header: GgufHeader, ask: Ask, layers: Sequence[int] = ()) -> int:
@@ -157,7 +168,7 @@ def compute_bytes(header: GgufHeader, ask: Ask, layers: Sequence[int]) -> int:
         most = max(most, inputs + _remembering(header, ask, kinds[layer]))
         # Of the last layer only the rows that are sampled go on behind attention, and the masks are free for other
         # use once no layer of the device needs them.
-        feed = feeds[layer] if layer < len(kinds) - 1 else feeds[layer] * ask.slots // ask.pass_tokens
+        feed = feeds[layer] if layer < len(kinds) - 1 else feeds[layer] * ask.rows // ask.pass_tokens
         most = max(most, feed + (inputs if layer < attending else 0))
     return most
 

@@ -93,18 +93,14 @@ _BITS = GGMLQuantizationType.IQ2_XXS
 # The widths of large models in few layers, where a width counted once too often shows. For one machine alone: over a
 # wire all their zeros would be sent.
 LARGE = {
-    "like 70B": Shape("llama", layers=2, width=8192, feed_forward=28_672, vocabulary=128_000, heads=64, kv_heads=8,
-                      weights=_BITS),
-    "like 235B-A22B": Shape("qwen3moe", layers=2, width=4096, feed_forward=12_288, vocabulary=150_000, heads=64,
+    "like 70B": Shape("llama", layers=2, width=8192, feed_forward=28_672, vocabulary=32_000, heads=64, kv_heads=8,
+                      weights=_BITS, tied=True),
+    "like 235B-A22B": Shape("qwen3moe", layers=2, width=4096, feed_forward=12_288, vocabulary=32_000, heads=64,
                             kv_heads=4, head_width=128, weights=_BITS,
                             more={"expert_count": 16, "expert_used_count": 8, "expert_feed_forward_length": 1536}),
-    "wide experts": Shape("qwen3moe", layers=2, width=2048, feed_forward=6144, vocabulary=150_000, heads=32,
+    "wide experts": Shape("qwen3moe", layers=2, width=2048, feed_forward=6144, vocabulary=32_000, heads=32,
                           kv_heads=4, head_width=128, weights=_BITS,
                           more={"expert_count": 16, "expert_used_count": 8, "expert_feed_forward_length": 4096}),
-    "like command-a": Shape("cohere2", layers=4, width=8192, feed_forward=22_528, vocabulary=256_000, heads=64,
-                            kv_heads=8, weights=_BITS, tied=True,
-                            more={"attention.sliding_window": 4096, "logit_scale": 1.0,
-                                  "attention.layer_norm_epsilon": 1e-5}),
     "large hybrid": Shape("granitehybrid", layers=3, width=4096, feed_forward=8192, vocabulary=100_000, heads=32,
                           kv_heads=(0, 8, 0), weights=_BITS,
                           more={"ssm.conv_kernel": 4, "ssm.inner_size": 8192, "ssm.state_size": 128,

@@ -270,6 +270,23 @@ def test_logits_are_a_row_a_slot() -> None:
     assert output_bytes(header(), Ask(512, 3)) == 3 * 4 * 32_000
 
 
+def test_drafts_that_are_verified_want_a_row_of_logits_each() -> None:
+    # gemma-3-270m with -np 4 and 15 drafted: 64 rows, a compute buffer of 65.4 MiB (b10068)
+    made = header("gemma3", attention__sliding_window=512, vocab_size=262_144)
+    assert output_bytes(made, Ask(4096, 4, drafted=15)) == 64 * MIB
+    assert compute_bytes(made, Ask(4096, 4, drafted=15), range(5)) == 64 * MIB
+
+
+def test_a_draft_head_in_use_keeps_a_cache_and_states_to_go_back_to() -> None:
+    made = header("qwen35", layers=5, nextn_predict_layers=1, ssm__conv_kernel=4, ssm__inner_size=1024,
+                  ssm__state_size=128, ssm__group_count=1)
+    asleep, used = (kv_by_layer(made, Ask(4096, drafted=3, draft_head=on)) for on in (False, True))
+    assert kinds(made) == "RRRF-"
+    assert used[:3] == tuple(4 * size for size in asleep[:3])
+    assert asleep[4] == 0
+    assert used[4] == used[3] == asleep[3]
+
+
 def test_scores_are_kept_without_flash_attention_alone() -> None:
     made, layers = header(), range(5)
     without, with_it = (compute_bytes(made, Ask(32_768, flash_attention=on), layers) for on in (False, True))

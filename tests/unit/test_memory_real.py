@@ -86,8 +86,8 @@ async def test_one_worker_takes_what_was_estimated(folder: str, models: dict[str
         assert await differing(folder, models[name], ask, workers[:1], (layers + 1,)) == []
 
 
-# b10068 ends a load of a model with states over two workers ("Remote RPC server crashed or returned malformed
-# response"), so these are measured over one.
+# b10068 cannot load a model with states of mamba's kind whose layers are on two workers ("Remote RPC server crashed or
+# returned malformed response"; on one worker, and on one beside the head's processor, it can). These go to one.
 @pytest.mark.parametrize("name", ["gemma", "llama", "windowed", "experts", "wide"])
 async def test_two_workers_take_what_was_estimated(folder: str, models: dict[str, Path], workers: tuple[str, str],
                                                    name: str) -> None:
