@@ -31,8 +31,10 @@ from fleet.events import (
     NodeStateChanged,
     Noted,
     ServicesJudged,
+    SpeedsObserved,
 )
-from fleet.judge import judge_deployment, judge_services
+from fleet.facts import head_facts
+from fleet.judge import judge_deployment, judge_services, key_of
 from fleet.model import Link, NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
 from fleet.models.header import GgufHeader
 from fleet.models.reader import Headers
@@ -46,6 +48,7 @@ from fleet.operations.head_steps import STALLED_AFTER, client_of
 from fleet.operations.links import measure_links
 from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
+from fleet.planning.observed import observe
 from fleet.planning.propose import Proposal, WhatIf
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
@@ -291,6 +294,22 @@ class Engine:
                                       self.config.fleet, heads_on=may)
         if deployment != self.latest.deployment:
             self.emit(DeploymentJudged(now, deployment))
+        self._learn(now)
+
+    def _learn(self, now: float) -> None:
+        """How fast the devices of what serves are, from what its head has counted."""
+        deployment = self.latest.deployment
+        node = self.latest.nodes.get(deployment.head)
+        service = next((s for s in node.services if s.record.id == deployment.head_service), None) if node else None
+        seen = self._witness.evidence.heads.get(key_of(deployment.head, service.record)) if service else None
+        if service is None or seen is None or not seen.counted[0]:
+            return
+        found = observe(self.latest, deployment.head, head_facts(service.record.facts).reads, *seen.counted, now)
+        for name, speeds in found.items():
+            known = self.latest.nodes[name].speeds
+            if any(known.get(device) is None or known[device].tokens != speed.tokens
+                   for device, speed in speeds.items()):
+                self.emit(SpeedsObserved(now, name, speeds))
 
     def _identify(self, name: str, reading: NodeReading) -> None:
         node = self.latest.nodes.get(name)

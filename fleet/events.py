@@ -6,6 +6,7 @@ Snapshot. `at` is the engine's monotonic clock in seconds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fleet.model import (
@@ -14,6 +15,7 @@ from fleet.model import (
     Link,
     NodeReading,
     NodeState,
+    ObservedSpeed,
     Operation,
     Problem,
     Question,
@@ -131,6 +133,15 @@ class LinksMeasured:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedsObserved:
+    """What the devices of a node were seen to do while they served."""
+
+    at: float
+    node: str
+    speeds: Mapping[str, ObservedSpeed]       # by device
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """An operation began, moved on or ended."""
 
@@ -167,7 +178,7 @@ class Noted:
 
 Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft
          | NodeRead | ServicesJudged | DeploymentJudged | LinksMeasured | OperationChanged | QuestionAsked
-         | QuestionSettled | Noted)
+         | QuestionSettled | SpeedsObserved | Noted)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 
-from fleet.model import Node, Share
+from fleet.model import DeviceReads, Node, Share
 
 LIST_LIMIT = 64     # shares or workers in one file: llama.cpp itself takes 16
 TEXT_LIMIT = 1024
@@ -37,6 +37,7 @@ class HeadFacts:
     planned: tuple[Share, ...] = ()
     real: tuple[Share, ...] = ()         # as verified when it was brought up
     api_key_file: str = ""               # on the head; the key itself is never written down
+    reads: tuple[DeviceReads, ...] = ()  # what each device does for a token, to learn how fast it is
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -46,6 +47,7 @@ class HeadFacts:
             "planned": [asdict(share) for share in self.planned],
             "real": [asdict(share) for share in self.real],
             "api_key_file": self.api_key_file,
+            "reads": [asdict(part) for part in self.reads],
         }
 
 
@@ -61,6 +63,8 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
         planned=_shares(facts.get("planned")),
         real=_shares(facts.get("real")),
         api_key_file=_text(facts.get("api_key_file")),
+        reads=tuple(DeviceReads(_text(r.get("node")), _text(r.get("device")), _count(r.get("bytes_read")) or 0,
+                                _count(r.get("sends_bytes")) or 0) for r in _mappings(facts.get("reads"))),
     )
 
 

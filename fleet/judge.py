@@ -40,6 +40,7 @@ class HeadEvidence:
     slots_total: int | None = None
     tokens_per_second: float | None = None
     placement: Placement = Placement()     # judged from its log
+    counted: tuple[float, float] = (0.0, 0.0)   # tokens that it has written, seconds that these took
 
 
 Key = tuple[str, str, int]                 # node, service id, pid: evidence of another life of it does not count

@@ -22,8 +22,10 @@ from fleet.events import (
     QuestionAsked,
     QuestionSettled,
     ServicesJudged,
+    SpeedsObserved,
 )
 from fleet.model import ForeignProcess, Link, Node, NodeState, Notice, ServiceKind, Snapshot
+from fleet.planning.observed import merged
 
 NOTICES_KEPT = 200
 OPERATIONS_KEPT = 20
@@ -56,6 +58,9 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
             return state if node is None else _with_node(state, replace(node, services=services))
         case DeploymentJudged(deployment=deployment):
             return replace(state, deployment=deployment)
+        case SpeedsObserved(node=name, speeds=speeds):
+            node = state.nodes.get(name)
+            return state if node is None else _with_node(state, replace(node, speeds=merged(node.speeds, speeds)))
         case LinksMeasured(links=links):
             return _links_measured(state, links)
         case OperationChanged():

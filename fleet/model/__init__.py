@@ -16,6 +16,7 @@ from fleet.model.deployment import (
     DeploymentState,
 )
 from fleet.model.link import (
+    DeviceReads,
     Link,
     ObservedSpeed,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "DeploymentState",
     "Device",
     "DeviceKind",
+    "DeviceReads",
     "Disk",
     "ForeignProcess",
     "Interface",

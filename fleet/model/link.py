@@ -21,6 +21,16 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReads:
+    """What one device of a split does for a token, by the plan."""
+
+    node: str
+    device: str                           # as its own node names it: "CPU", "CUDA0"
+    bytes_read: int                       # of weights
+    sends_bytes: int = 0                  # to the head; 0 = it is the head's own
+
+
+@dataclass(frozen=True, slots=True)
 class ObservedSpeed:
     """Bytes of a model that a device has read a second while it wrote tokens, as a head's own counters give them."""
 

@@ -149,6 +149,7 @@ class _Head:
         self._answered_at: float | None = None
         self._last: HeadEvidence | None = None
         self._counted: tuple[float, float] | None = None     # tokens, seconds that they took
+        self._told: tuple[float, float] = (0.0, 0.0)         # the same, by llama.cpp's own clock
         self._speed: float | None = None
         self._kept: tuple[Transport, HeadClient] | None = None
 
@@ -181,7 +182,7 @@ class _Head:
         loading = state in (ServiceState.STARTING, ServiceState.LOADING)
         self._last = HeadEvidence(
             state, since, str(self._log.phase) if loading else "", self._log.progress if loading else None,
-            busy, total, self._speed, self._placement())
+            busy, total, self._speed, self._placement(), self._told)
         return self._last
 
     async def _client(self) -> HeadClient:
@@ -235,5 +236,5 @@ class _Head:
         if None not in counted:
             if self._counted is not None and counted[1] > self._counted[1]:
                 self._speed = (counted[0] - self._counted[0]) / (counted[1] - self._counted[1])
-            self._counted = counted
+            self._counted = self._told = counted
         return sum(slot.is_processing for slot in slots), len(slots)
