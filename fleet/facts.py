@@ -38,6 +38,7 @@ class HeadFacts:
     real: tuple[Share, ...] = ()         # as verified when it was brought up
     api_key_file: str = ""               # on the head; the key itself is never written down
     reads: tuple[DeviceReads, ...] = ()  # what each device does for a token, to learn how fast it is
+    runtime: str = ""                    # "vllm"; "" = llama.cpp
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -48,6 +49,7 @@ class HeadFacts:
             "real": [asdict(share) for share in self.real],
             "api_key_file": self.api_key_file,
             "reads": [asdict(part) for part in self.reads],
+            "runtime": self.runtime,
         }
 
 
@@ -65,6 +67,7 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
         api_key_file=_text(facts.get("api_key_file")),
         reads=tuple(DeviceReads(_text(r.get("node")), _text(r.get("device")), _count(r.get("bytes_read")) or 0,
                                 _count(r.get("sends_bytes")) or 0) for r in _mappings(facts.get("reads"))),
+        runtime=_text(facts.get("runtime")),
     )
 
 

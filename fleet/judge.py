@@ -111,7 +111,7 @@ def _judge_head(service: Service, evidence: HeadEvidence | None) -> Service:
 def _judge_listener(service: Service, sockets: tuple[Socket, ...]) -> Service:
     """A worker (or relay): listening is ready, one established client is busy."""
     port = service.record.port
-    if not port:                    # a relay listens on the head, not here: that it lives is all there is to see
+    if not port:      # a relay listens on the head, a stage where it likes: that it lives is all there is to see
         return replace(service, state=ServiceState.READY)
     if not any(socket.listening and socket.local_port == port for socket in sockets):
         return replace(service, state=ServiceState.STARTING)
@@ -218,7 +218,8 @@ def _worker_problem(head: Service, facts: HeadFacts, placement: Placement, nodes
             why = service.problem.what if service and service.problem else f"{worker.service} on {worker.node} is gone."
             return Problem("worker-dead", f"{why} The head does not know it yet: its next request fails.", again)
         answers = head.state in (ServiceState.READY, ServiceState.BUSY)
-        free = answers and service.state is ServiceState.READY and now - max(service.since, head.since) > SETTLE
+        free = (answers and service.state is ServiceState.READY and service.record.kind is ServiceKind.WORKER
+                and now - max(service.since, head.since) > SETTLE)
         if free or worker.pid not in (0, service.record.pid):
             return Problem("worker-detached", f"{worker.service} on {worker.node} runs, but the head is not connected "
                            "to it: it was restarted under the head, or never used.", again)

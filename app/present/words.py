@@ -110,6 +110,7 @@ LINK_WORDS = {
 KIND_WORDS = {
     ServiceKind.WORKER: ("worker", "workers"),
     ServiceKind.COORDINATOR: ("head", "heads"),
+    ServiceKind.STAGE: ("stage", "stages"),
     ServiceKind.RELAY: ("relay", "relays"),
     ServiceKind.PROXY: ("proxy", "proxies"),
     ServiceKind.SEEDER: ("seeder", "seeders"),

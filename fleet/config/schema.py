@@ -26,6 +26,20 @@ class RpcMode(StrEnum):
     TUNNEL = "tunnel"      # the worker binds its loopback; SSH forwards carry the traffic
 
 
+class RuntimeName(StrEnum):
+    """What serves a model."""
+
+    LLAMA = "llama.cpp"    # llama-server, with ggml-rpc-servers on other machines
+    VLLM = "vllm"          # vLLM, a stage of its pipeline on each machine
+
+
+class VllmForm(StrEnum):
+    """How vLLM's processes on several machines find each other."""
+
+    MP = "mp"              # by themselves: --nnodes, --node-rank, --master-addr
+    RAY = "ray"            # over a Ray cluster that is started for it
+
+
 class Role(StrEnum):
     """What a node may be used for."""
 
@@ -88,6 +102,19 @@ class NodeConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class VllmConfig:
+    """What vLLM is told of one model beside its context and its slots."""
+
+    form: VllmForm = VllmForm.MP
+    tensor_parallel: int | None = None         # GPUs a node that share every layer; None = as many as each has
+    layers: tuple[int, ...] = ()               # of each node, the head first; () = even, or by memory
+    master_port: int = 29501                   # vLLM's own default
+    ray_port: int = 6379                       # Ray's own default
+    program: str = ""                          # path of `vllm` on every node; "" = search. `ray` lies beside it
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model by the name that the user calls it."""
 
@@ -104,6 +131,8 @@ class ModelConfig:
     split: Mapping[str, float] = field(default_factory=dict)  # node -> share; {} = as `mode` says
     mode: SplitMode = SplitMode.TIME
     extra_args: tuple[str, ...] = ()
+    runtime: RuntimeName = RuntimeName.LLAMA
+    vllm: VllmConfig = VllmConfig()            # for `runtime: vllm`, where `file` is a folder or a hub name
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,12 @@ from fleet.config.schema import (
     NodeConfig,
     Role,
     RpcMode,
+    RuntimeName,
     SplitMode,
     SshConfig,
     WorkerConfig,
 )
+from fleet.config.vllm_section import check_runtime, vllm
 from fleet.discovery.addresses import parse_ip, split_host_port
 
 ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "refresh", "model_dirs",
@@ -43,7 +45,7 @@ NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "mode", "extra_args")
+              "mode", "extra_args", "runtime", "vllm")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 
@@ -151,6 +153,8 @@ def _model(form: Form) -> ModelConfig:
     if not section["file"].written and (isinstance(form.value, Mapping) or not form.written):
         form.wrong("'file' is missing", "the path of a GGUF file on the head, for example `file: ~/models/small.gguf`")
     kv_type_k, kv_type_v = _kv(section["kv"])
+    runtime = choice(section["runtime"], RuntimeName, RuntimeName.LLAMA)
+    check_runtime(section, runtime)
     workers = section["workers"]
     node_names = "names of nodes, or [] for none"
     split_expected = "a share above 0, for example 0.6"
@@ -169,6 +173,8 @@ def _model(form: Form) -> ModelConfig:
         split=mapping(section["split"], lambda part: number(part, None, 1e-6, 1e6, split_expected),
                       "node names with shares, for example {atlas: 2, bolt: 1}"),
         extra_args=_arguments(section["extra_args"]),
+        runtime=runtime,
+        vllm=vllm(section["vllm"]),
     )
 
 

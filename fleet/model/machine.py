@@ -104,15 +104,16 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """One llama.cpp program on a node."""
+    """One program of an inference engine on a node."""
 
     path: str                             # absolute
-    program: str                          # "llama-server", "ggml-rpc-server" (also for "rpc-server")
+    program: str                          # "llama-server", "ggml-rpc-server" (also for "rpc-server"), "vllm", "ray"
     build: int | None = None              # None: unknown (1 and 0 are placeholders of shallow clones)
     commit: str | None = None
     digest: str = ""                      # SHA-256 hex of the file, or "" when the node cannot tell
     size: int = 0
     mtime: int = 0                        # seconds since the epoch
+    version: str = ""                     # of vLLM and Ray, which have no build numbers: "0.33.0"
 
     @property
     def folder(self) -> str:

@@ -14,7 +14,8 @@ class ServiceKind(StrEnum):
     """What a service is, in the field's words."""
 
     WORKER = "worker"                     # ggml-rpc-server
-    COORDINATOR = "coordinator"           # llama-server: the head
+    COORDINATOR = "coordinator"           # llama-server, or vLLM's first rank: the head
+    STAGE = "stage"                       # a further rank of vLLM, or a node of its Ray cluster
     RELAY = "relay"                       # SSH forwards for `rpc: tunnel`
     PROXY = "proxy"
     SEEDER = "seeder"

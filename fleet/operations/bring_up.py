@@ -7,9 +7,7 @@ the head, follow its load, prove the placement, ask for one token.
 
 from __future__ import annotations
 
-import asyncio
-
-from fleet.model import DeploymentState, ServiceRecord
+from fleet.config.schema import RuntimeName
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
@@ -17,14 +15,13 @@ from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, Verify
 from fleet.operations.lease import ReleaseLease, TakeLease
 from fleet.operations.plan import Plan, Step
 from fleet.operations.preflight import arrange
+from fleet.operations.served import comes_to_serve, old_heads, old_stages
 from fleet.operations.services import StartRecorded, StopRecorded
 from fleet.operations.tunnel_steps import StartRelay
+from fleet.operations.vllm_up import plan_vllm_up
 from fleet.operations.worker_steps import WorkerAnswers
+from fleet.planning.choose import find_model
 from fleet.planning.rules import warnings
-
-JUDGED_WITHIN = 6.0      # seconds from the first look at a head to what is known of it, on a slow link
-LOOK_EVERY = 0.2
-NOT_JUDGED = (DeploymentState.STARTING, DeploymentState.LOADING)
 
 
 async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
@@ -33,39 +30,26 @@ async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
     Raises:
         PlanRefused: it cannot work; nothing was started.
     """
+    model = find_model(hands.snapshot(), hands.config, wanted)
+    if model.runtime is RuntimeName.VLLM:
+        return await plan_vllm_up(hands, model)
     arrangement = await arrange(hands, known, wanted)
     choice = arrangement.choice
     title = f"Bring up {choice.model.name} on {arrangement.head_node}"
     if arrangement.seats:
         count = len(arrangement.seats)
         title += f" with {count} worker{'s' if count != 1 else ''}"
-    if await _comes_to_serve(hands, arrangement):
+    if await comes_to_serve(hands, arrangement):
         return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
     remarks = (*choice.left_out, *_lost(hands, arrangement), *map(str, warnings(arrangement.verdicts)))
     return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, remarks)
 
 
-async def _comes_to_serve(hands: Hands, arrangement: Arrangement) -> bool:
-    """Whether just this serves. A head that was only just seen is given the time to be asked."""
-    deadline = hands.clock() + JUDGED_WITHIN
-    while True:
-        deployment = hands.snapshot().deployment
-        record = record_of(node_of(hands, arrangement.head_node), arrangement.head_service)
-        same = (record is not None and record.alive and record.facts.get("wish") == arrangement.wish
-                and (deployment.head, deployment.head_service) == (arrangement.head_node, record.id))
-        if not same or deployment.state not in (DeploymentState.SERVING, *NOT_JUDGED):
-            return False
-        if deployment.state is DeploymentState.SERVING:
-            return True
-        if hands.clock() > deadline:
-            return False
-        await asyncio.sleep(LOOK_EVERY)
-
-
 def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
     lease = TakeLease(hands, arrangement.head_node, [seat.choice.node.name for seat in arrangement.seats])
     steps: list[Step] = [lease]
-    steps += [StopRecorded(hands, node, record) for node, record in _old_heads(hands, arrangement)]
+    steps += [StopRecorded(hands, node, record) for node, record in old_heads(hands, arrangement)]
+    steps += [StopRecorded(hands, node, record) for node, record in old_stages(hands)]
     for seat in arrangement.seats:
         steps += _worker_steps(hands, seat, anew=seat.endpoint in arrangement.left_over)
     steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
@@ -73,19 +57,6 @@ def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
               SmokeTest(hands, arrangement), ReleaseLease(lease)]
     return steps
-
-
-def _old_heads(hands: Hands, arrangement: Arrangement) -> list[tuple[str, ServiceRecord]]:
-    """Heads of ours that must end first: the one that serves, and what lies in the new one's place."""
-    deployment = hands.snapshot().deployment
-    places = dict.fromkeys(((deployment.head, deployment.head_service),
-                            (arrangement.head_node, arrangement.head_service)))
-    found = []
-    for node, service in places:
-        there = hands.snapshot().nodes.get(node)
-        if there is not None and there.state not in LOST and (record := record_of(there, service)):
-            found.append((node, record))
-    return found
 
 
 def _lost(hands: Hands, arrangement: Arrangement) -> list[str]:

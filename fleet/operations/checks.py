@@ -44,11 +44,15 @@ async def check_head_port(hands: Hands, arrangement: Arrangement) -> None:
     """Refuse a port of the head that somebody else has."""
     node = node_of(hands, arrangement.head_node)
     config = arrangement.head_config
-    _refuse_stranger(hands, node, config.port, config.bind, "the head", arrangement.head_service)
+    refuse_stranger(hands, node, config.port, config.bind, "the head", arrangement.head_service)
 
 
-def _refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, service: str) -> None:
-    """Refuse a port that somebody else listens on, and a service of another fleet in the place of ours."""
+def refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, service: str, *,
+                    children: bool = False) -> None:
+    """Refuse a port that somebody else listens on, and a service of another fleet in the place of ours.
+
+    With `children` also a child of the service may listen there: vLLM's ranks are processes of their own.
+    """
     record = record_of(node, service)
     ours = record is not None and record.alive
     if record is not None and ours and record.fleet not in ("", hands.config.fleet):
@@ -57,7 +61,7 @@ def _refuse_stranger(hands: Hands, node: Node, port: int, bind: str, part: str, 
                           f"End it with `quarterdeck stop {node.name} {record.id}`, or set another `port:` in "
                           "fleet.yaml.", code="other-fleet")
     for listener in _in_the_way(node, port, bind):
-        if record is not None and ours and listener.pid in (None, record.pid):
+        if record is not None and ours and (children or listener.pid in (None, record.pid)):
             continue
         raise PlanRefused(f"Port {port} on {node.name}, wanted for {part}, is taken by {_owner(node, listener)}.",
                           "End or adopt it there, or set another `port:` in fleet.yaml.", code="port-taken")
@@ -83,7 +87,7 @@ async def check_seat(hands: Hands, known: Known, arrangement: Arrangement, seat:
     worker, node = seat.choice, node_of(hands, seat.choice.node.name)
     sockets = node.reading.sockets if node.reading else ()
     if seat.spec is not None:
-        _refuse_stranger(hands, node, worker.config.port, seat.bind, "a worker", seat.service)
+        refuse_stranger(hands, node, worker.config.port, seat.bind, "a worker", seat.service)
         await _ask_builds(hands, known, arrangement, seat)
     elif not any(s.listening and s.local_port == worker.config.port for s in sockets):
         raise PlanRefused(f"Nothing listens on {node.name}, port {worker.config.port}: the worker there is dead.",

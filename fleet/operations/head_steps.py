@@ -19,6 +19,7 @@ from fleet.runtimes.binaries import build_label
 from fleet.runtimes.head_http import HeadClient, HeadHealth
 from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
 from fleet.runtimes.llama_server import HeadRequest, head_command, remote_devices
+from fleet.runtimes.vllm_health import VllmClient
 
 STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor time or memory
 IDLE_CPU = 0.02           # of one core: what a head needs to say over HTTP that it still loads; that is no sign of life
@@ -119,7 +120,7 @@ class FollowLoad(Step):
         supervisor = self._hands.supervisor(self.node)
         service = self._arrangement.head_service
         before = self._worker_memory()
-        offset, life = 0, _Life(self._hands.clock())
+        offset, life = 0, Life(self._hands.clock())
         async with head_client(self._hands, self._arrangement) as client:
             while True:
                 chunk = await supervisor.read_log(service, offset, LOG_STEP)
@@ -187,7 +188,7 @@ class FollowLoad(Step):
         return sum(process.cpu_seconds or 0.0 for process in own), sum(process.rss for process in own)
 
 
-class _Life:
+class Life:
     """For how long nothing has moved. Answering our own questions costs a head a little: that does not count."""
 
     def __init__(self, now: float) -> None:
@@ -263,5 +264,6 @@ def client_of(hands: Hands, deployment: Deployment) -> HeadClient | None:
     record = seen_record(hands, deployment.head, deployment.head_service)
     if record is None:
         return None
-    return HeadClient(hands.transport(deployment.head), record.bind, record.port,
-                      api_key_file=head_facts(record.facts).api_key_file)
+    facts = head_facts(record.facts)
+    kind = VllmClient if facts.runtime == "vllm" else HeadClient
+    return kind(hands.transport(deployment.head), record.bind, record.port, api_key_file=facts.api_key_file)

@@ -15,12 +15,12 @@ from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Plan, Report, Step
 
 RUNNING = "running"    # code of the supervisor's error for a service that runs already
-WORDS = {ServiceKind.WORKER: "worker", ServiceKind.COORDINATOR: "head", ServiceKind.RELAY: "relay",
-         ServiceKind.PROXY: "proxy", ServiceKind.SEEDER: "seeder"}
+WORDS = {ServiceKind.WORKER: "worker", ServiceKind.COORDINATOR: "head", ServiceKind.STAGE: "stage",
+         ServiceKind.RELAY: "relay", ServiceKind.PROXY: "proxy", ServiceKind.SEEDER: "seeder"}
 
 
 def _at(port: int) -> str:
-    """For titles. A relay has no port here: it listens on the head."""
+    """For titles. A relay has no port here: it listens on the head; a stage has none that is known."""
     return f", port {port}" if port else ""
 
 
@@ -115,7 +115,7 @@ class StartRecorded(Start):
 
     def __init__(self, hands: Hands, node: str, spec: ServiceSpec) -> None:
         super().__init__(hands, node)
-        self.title = f"Start {WORDS[spec.kind]} on {node}, port {spec.port}"
+        self.title = f"Start {WORDS[spec.kind]} on {node}{_at(spec.port)}"
         self.spec = spec
 
     async def do(self, report: Report) -> None:

@@ -16,7 +16,8 @@ STOP_TIMEOUT = 30.0    # seconds: TERM, 3 s, TERM, 3 s, KILL, and a slow link
 
 def plan_tear_down(hands: Hands) -> Plan:
     """End every service of this fleet: heads first, since a worker that dies under its head takes it along."""
-    order = (ServiceKind.PROXY, ServiceKind.COORDINATOR, ServiceKind.RELAY, ServiceKind.WORKER, ServiceKind.SEEDER)
+    order = (ServiceKind.PROXY, ServiceKind.COORDINATOR, ServiceKind.STAGE, ServiceKind.RELAY, ServiceKind.WORKER,
+             ServiceKind.SEEDER)
     found = [(node.name, record) for node in hands.snapshot().nodes.values() if node.reading
              for record in node.reading.services if record.fleet in ("", hands.config.fleet)]
     unseen = _workers_unseen(hands, [record for _, record in found])

@@ -65,6 +65,8 @@ def same_build(a: Binary, b: Binary) -> bool | None:
     digests speak only for files that hold their own code: a program of a few KiB is a stub that can
     be the same in many builds.
     """
+    if a.version or b.version:
+        return a.version == b.version if a.version and b.version else None
     if a.commit and b.commit:
         length = min(len(a.commit), len(b.commit))
         return a.commit[:length] == b.commit[:length]
@@ -78,7 +80,9 @@ def same_build(a: Binary, b: Binary) -> bool | None:
 
 
 def build_label(binary: Binary) -> str:
-    """A build for people: "b10068 (571d0d5)", "571d0d5", or "unknown build"."""
+    """A build for people: "b10068 (571d0d5)", "571d0d5", a version, or "unknown build"."""
+    if binary.version:
+        return binary.version
     if binary.build is not None:
         return f"b{binary.build} ({binary.commit[:9]})" if binary.commit else f"b{binary.build}"
     return binary.commit[:9] if binary.commit else "unknown build"

@@ -104,7 +104,7 @@ class HeadClient:
         except HeadError as error:
             self.health_detail = error.what
             return HeadHealth.STARTING if error.code == "silent" else HeadHealth.DOWN
-        said = error_message(_json(body))
+        said = error_message(as_json(body))
         if status == 200:
             self.health_detail = "It answers."
             return HeadHealth.READY
@@ -120,7 +120,7 @@ class HeadClient:
         Raises:
             HeadError, PortClosed: it does not answer, or with an error.
         """
-        return read_props(_json(await self._ask("/props")))
+        return read_props(as_json(await self._ask("/props")))
 
     async def slots(self) -> tuple[Slot, ...]:
         """Its slots; () while it sleeps (asking would wake it) and where it does not tell.
@@ -129,7 +129,7 @@ class HeadClient:
         """
         if await self._sleeps():
             return ()
-        return read_slots(_json(await self._ask("/slots", missing=b"[]")))
+        return read_slots(as_json(await self._ask("/slots", missing=b"[]")))
 
     async def metrics(self) -> Metrics:
         """Its counters; none while it sleeps (b10068 would wake up) and where it was started without them."""
@@ -157,7 +157,7 @@ class HeadClient:
         """
         wanted = _wanted(prompt=prompt, n_predict=n_predict, temperature=temperature, cache_prompt=True)
         async with self._answering("POST", "/completion", wanted, timeout) as response:
-            return read_completion(_json(await self._body(response)))
+            return read_completion(as_json(await self._body(response)))
 
     async def stream_completion(self, prompt: str, *, n_predict: int = -1, temperature: float | None = None,
                                 timeout: float = ANSWER_TIMEOUT) -> Pieces:
@@ -202,7 +202,7 @@ class HeadClient:
             return bool(template)
         wanted = {"content": _CHATML, "add_special": False, "parse_special": True}
         async with self._answering("POST", "/tokenize", wanted, ASK_TIMEOUT) as response:
-            tokens = mapping(_json(await self._body(response))).get("tokens")
+            tokens = mapping(as_json(await self._body(response))).get("tokens")
         return isinstance(tokens, list) and len(tokens) == 1
 
     async def _stream(self, path: str, wanted: Mapping[str, object], read: Callable[[object], Piece],
@@ -211,7 +211,7 @@ class HeadClient:
         async with self._answering("POST", path, wanted, timeout) as response:
             async for part in response.aiter_raw():
                 for data in lines.feed(part):
-                    event = _json(data.encode())
+                    event = as_json(data.encode())
                     if message := error_message(event):
                         raise HeadError(f"{self.name} broke off its answer: {message}", "See its log.")
                     piece = read(event)
@@ -293,7 +293,7 @@ class HeadClient:
     def _raise_for(self, status: int, body: bytes) -> None:
         if status == 200:
             return
-        said = error_message(_json(body)) or f"HTTP {status}"
+        said = error_message(as_json(body)) or f"HTTP {status}"
         if status == 401:
             raise HeadError(f"{self.name} wants an API key: {said}.", "Name its key file as `api_key_file:`.",
                             code="api-key")
@@ -306,7 +306,7 @@ def _wanted(**given: object) -> dict[str, object]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _json(body: bytes) -> object:
+def as_json(body: bytes) -> object:
     """JSON of an untrusted peer; None when it is none. Deep nesting is none either."""
     try:
         return json.loads(body)

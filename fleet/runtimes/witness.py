@@ -17,6 +17,7 @@ from fleet.nodes.transport import Transport
 from fleet.runtimes.death import cause_of_death
 from fleet.runtimes.head_http import HeadClient, HeadHealth
 from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
+from fleet.runtimes.vllm_health import DEAD, VllmClient
 
 LOG_STEP = 256 * 1024
 LOG_STEPS = 64            # at most: that is as much as a log may hold
@@ -148,7 +149,8 @@ class _Head:
         self._read_to_the_end = False
         self._answered_at: float | None = None
         self._last: HeadEvidence | None = None
-        self._counted: tuple[float, float] | None = None     # tokens, seconds that they took
+        self._vllm = head_facts(record.facts).runtime == "vllm"
+        self._counted: tuple[float, float] | None = None     # tokens, seconds that they took (vLLM: the clock then)
         self._told: tuple[float, float] = (0.0, 0.0)         # the same, by llama.cpp's own clock
         self._speed: float | None = None
         self._kept: tuple[Transport, HeadClient] | None = None
@@ -178,10 +180,14 @@ class _Head:
             state = ServiceState.STUCK
         elif self._answered_at is not None and self._last is not None:
             state = self._last.state      # silent for a moment: busy, not dead
+        dead = self._vllm and health is HeadHealth.LOADING    # it opens its port when it has loaded: 503 is no loading
+        if dead:
+            state = ServiceState.STUCK
         since = self._last.since if self._last is not None and self._last.state is state else now
         loading = state in (ServiceState.STARTING, ServiceState.LOADING)
         self._last = HeadEvidence(
-            state, since, str(self._log.phase) if loading else "", self._log.progress if loading else None,
+            state, since, DEAD if dead else str(self._log.phase) if loading and not self._vllm else "",
+            self._log.progress if loading else None,
             busy, total, self._speed, self._placement(), self._told)
         return self._last
 
@@ -190,8 +196,9 @@ class _Head:
         transport = self._context.transport(self._node)
         if self._kept is None or self._kept[0] is not transport:
             await self.close()
-            self._kept = transport, HeadClient(transport, self._record.bind, self._record.port,
-                                               api_key_file=head_facts(self._facts()).api_key_file)
+            kind = VllmClient if self._vllm else HeadClient
+            self._kept = transport, kind(transport, self._record.bind, self._record.port,
+                                         api_key_file=head_facts(self._facts()).api_key_file)
         return self._kept[1]
 
     async def close(self) -> None:
@@ -224,12 +231,14 @@ class _Head:
 
     def _placement(self) -> Placement:
         facts = head_facts(self._facts())
-        if not self._read_to_the_end:
+        if not self._read_to_the_end or self._vllm:
             return Placement(facts.planned)   # half a log would show half a placement
         real = real_shares(self._log, {worker.endpoint: worker.node for worker in facts.workers}, self._node)
         return judge_placement(facts.planned, real) if real else Placement(facts.planned)
 
     async def _slots(self, client: HeadClient) -> tuple[int | None, int | None]:
+        if isinstance(client, VllmClient):
+            return await self._requests(client)
         slots = await client.slots()
         metrics = await client.metrics()
         counted = metrics.tokens_predicted_total, metrics.tokens_predicted_seconds_total
@@ -238,3 +247,12 @@ class _Head:
                 self._speed = (counted[0] - self._counted[0]) / (counted[1] - self._counted[1])
             self._counted = self._told = counted
         return sum(slot.is_processing for slot in slots), len(slots)
+
+    async def _requests(self, client: VllmClient) -> tuple[int | None, int | None]:
+        """vLLM has no slots: what runs is told, and the speed is of all requests together."""
+        now, counters = self._context.clock(), await client.counters()
+        if counters.generated_tokens is not None:
+            if self._counted is not None and counters.running and now > self._counted[1]:
+                self._speed = (counters.generated_tokens - self._counted[0]) / (now - self._counted[1])
+            self._counted = counters.generated_tokens, now
+        return counters.running, None
