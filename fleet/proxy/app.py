@@ -294,8 +294,13 @@ async def _deliver(answer: Answer, cors: Headers, send: Send, clock: Callable[[]
                     "headers": [*answer.headers, (b"x-request-id", exchange.id.encode()), *cors]})
         async for chunk in chunks:
             exchange.sending_since = clock()
-            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            ended = answer.last()
+            await send({"type": "http.response.body", "body": chunk, "more_body": not ended})
             exchange.sending_since = None
+            if ended:
+                async for _ in chunks:          # nothing comes any more: it writes down how it ended
+                    pass
+                return
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -36,6 +36,7 @@ class Delivery:
     body: list[bytes] = field(default_factory=list)
     whole: bool = False                            # the body is all there
     closed: bool = False
+    last: bool = False                             # the part that was given out last is the last one
 
     @property
     def is_stream(self) -> bool:
@@ -106,6 +107,7 @@ class Delivery:
         exchange, call, connection = self.exchange, self.call, self.connection
         repair = StreamRepair(self.repair, kind=call.kind, client_wants_usage=call.client_wants_usage)
         problem: Problem | None = None
+        out = b""
         while True:
             try:
                 part = await connection.part()
@@ -120,11 +122,14 @@ class Delivery:
                 break
             out = repair.feed(part)
             exchange.tokens = repair.tokens
+            if connection.ended:               # its end goes along with the last part
+                break
             if out:
                 self._passes(out)
                 yield out
+                out = b""
         self._release()
-        out = repair.finish(problem)
+        out += repair.finish(problem)
         self._count(repair.usage, repair.timings, repair.tokens)
         exchange.repairs = repair.repairs
         if out:
@@ -134,6 +139,7 @@ class Delivery:
             exchange.problem = "upstream_error"
         state = ExchangeState.CANCELLED if exchange.problem == "cancelled" else (
             ExchangeState.FAILED if failed else ExchangeState.DONE)
+        self.last = True
         if out:
             yield out
         self._end(state)

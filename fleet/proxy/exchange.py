@@ -244,6 +244,7 @@ class Answer:
     chunks: AsyncGenerator[bytes, None]
     exchange: Exchange
     close: Callable[[], Awaitable[None]]
+    last: Callable[[], bool] = lambda: False         # the part that has just come is the last one
 
 
 class Forward(Protocol):

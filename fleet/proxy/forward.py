@@ -212,7 +212,7 @@ class Forwarder:
                 ended = ExchangeState.FAILED
             self._records.end(exchange, ended)
 
-        return Answer(exchange.status, headers, delivery.chunks(), exchange, close)
+        return Answer(exchange.status, headers, delivery.chunks(), exchange, close, lambda: delivery.last)
 
     def _refusal(self, call: Call, exchange: Exchange, problem: Problem) -> Answer:
         exchange.status, exchange.problem = problem.status, problem.code

@@ -23,6 +23,39 @@ BACKLOG = 2048
 KEEP_ALIVE = 75.0              # seconds; longer than the pause of a chat client between two turns is worth a connection
 
 
+class JoinedWrites:
+    """A transport that sends the head of an answer together with what follows at once: a packet and a wake-up less."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, data: bytes) -> None:
+        """As the transport; a head waits for the end of this turn of the event loop."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/1.1 "):
+            self._head = data
+            self._loop.call_soon(self.flush)
+            return
+        self._transport.write(data)
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if self._head:
+            data, self._head = self._head, b""
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """As the transport, after what waits."""
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+
 class HeadLimits:
     """For a protocol of uvicorn: ends a connection whose head is too long or comes too slowly."""
 
@@ -32,7 +65,8 @@ class HeadLimits:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._head_bytes = 0
-        super().connection_made(transport)              # type: ignore[misc]
+        joined = JoinedWrites(cast(asyncio.Transport, transport))
+        super().connection_made(joined)                 # type: ignore[misc]
         if len(self.connections) > self.connection_limit:            # type: ignore[attr-defined]
             self._say_no(b"503 Service Unavailable")
         self._late = asyncio.get_running_loop().call_later(self.head_timeout, self._check_late)

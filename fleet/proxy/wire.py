@@ -156,6 +156,11 @@ class Connection(asyncio.Protocol):
         return self._head is not None
 
     @property
+    def ended(self) -> bool:
+        """The answer is all there, and all of it was taken."""
+        return self._state == "done" and not self._parts
+
+    @property
     def waits_for_client(self) -> bool:
         """Nothing is read because the client does not keep up."""
         return self._paused
