@@ -190,7 +190,7 @@ def _software(reading: NodeReading) -> list[Entry]:
     if not reading.binaries:
         out.append(Paragraph(line(Span("none found on this node", Tone.MUTED))))
     for binary in reading.binaries:
-        build = f"b{binary.build}" if binary.build is not None else "build unknown"
+        build = binary.version or (f"b{binary.build}" if binary.build is not None else "build unknown")
         commit = f" ({binary.commit[:9]})" if binary.commit else ""
         out.append(Fact(binary.program, line(f"{build}{commit}"), room=16))
         out.append(Cut((Span("  "), Span(binary.path, Tone.MUTED)), Keep.END))

@@ -62,6 +62,7 @@ def node_row(node: Node) -> tuple[str, ...]:
     if reading is None:
         return (node.name, node.state.value, "", "", "", "", "", where, ", ".join(node.sources))
     devices = ", ".join(f"{d.name} {size(d.memory_total)}" for d in reading.devices if d.kind is not DeviceKind.CPU)
-    builds = sorted({build_label(binary) for binary in reading.binaries})
+    builds = sorted({f"{binary.program} {binary.version}" if binary.version else build_label(binary)
+                     for binary in reading.binaries if binary.program in ("llama-server", "ggml-rpc-server", "vllm")})
     return (node.name, node.state.value, f"{reading.os} {reading.arch}", str(reading.cpu.threads or UNKNOWN),
             size(reading.memory.total), devices or "CPU", ", ".join(builds) or "none", where, ", ".join(node.sources))

@@ -226,7 +226,7 @@ def _with_search(reading: NodeReading, given: Sections) -> tuple[NodeReading, li
     if "programs" in given.texts:
         versions = given.numbered("version")
         reading = replace(reading, binaries=programs.read_programs(
-            given.get("programs"), versions, given.numbered("digest"), reading.binaries))
+            given.get("programs"), versions, given.numbered("digest"), reading.binaries, given.numbered("package")))
         problems += _program_problems(reading, given, versions)
     if "python" in given.texts and not reading.python:
         problems.append(Problem(
@@ -251,7 +251,7 @@ def _program_problems(reading: NodeReading, given: Sections, versions: dict[str,
         problems.append(Problem(
             "no-llama", f"{' and '.join(missing)} not found on this machine.",
             f"Install {source}, or set nodes.<name>.llama to the folder that they are in (built with -DGGML_RPC=ON).",
-            Severity.ERROR if len(missing) == 2 else Severity.WARNING))
+            Severity.ERROR if len(missing) == 2 and "vllm" not in have else Severity.WARNING))
     for inode in versions:
         told = given.tool(f"version {inode}")
         path = next((line.split(" ", 3)[3] for line in given.get("programs").split("\n")

@@ -160,24 +160,38 @@ qd_files() {
         -exec stat -L "$qd_stat_option" "$qd_stat_format" {} + 2>/dev/null | head -n 501 | head -c 262144
 }
 
-# qd_look_in FOLDER: note the programs of llama.cpp in it, unless it is a folder that we had.
+# qd_look_in FOLDER: note the programs of inference engines in it, unless it is a folder that we had.
 qd_look_in() {
-    for qd_program in llama-server ggml-rpc-server rpc-server; do
+    for qd_program in llama-server ggml-rpc-server rpc-server vllm ray; do
         if [ -f "$1/$qd_program" ] && [ -x "$1/$qd_program" ]; then
             for qd_other in $qd_homes; do
                 if [ "$1" -ef "$qd_other" ]; then return; fi
             done
             qd_homes="$qd_homes$1$qd_nl"
+            case $qd_program in vllm | ray) ;; *) qd_llama=yes ;; esac
             return
         fi
     done
 }
 
-# qd_programs KEY=VALUE...: llama.cpp's programs, by absolute path. The PATH of this shell is not the
+# qd_package PROGRAM: the package that a Python program belongs to, by the folder that its installer left beside it.
+# To ask vLLM itself would take a node many seconds of processor time.
+qd_package() {
+    qd_real=$(readlink -f "$1" 2>/dev/null)
+    qd_real=${qd_real:-$1}
+    for qd_info in "${qd_real%/*}"/../lib/python3*/site-packages/"${qd_real##*/}"-[0-9]*.dist-info; do
+        if [ -d "$qd_info" ]; then
+            printf '%s\n' "${qd_info##*/}"
+            return
+        fi
+    done
+}
+
+# qd_programs KEY=VALUE...: programs of llama.cpp, vLLM and Ray, by absolute path. The PATH of this shell is not the
 # one that the user sees after signing in, so the usual places are searched as well. `known=` names
 # what was asked before ("size mtime path"): those are neither run nor read again.
 qd_programs() {
-    qd_homes='' qd_known=$qd_nl qd_new_server='' qd_hung=''
+    qd_homes='' qd_known=$qd_nl qd_new_server='' qd_hung='' qd_llama=''
     for qd_arg; do
         case $qd_arg in known=*) qd_known="$qd_known${qd_arg#known=}$qd_nl" ;; esac
     done
@@ -198,14 +212,16 @@ qd_programs() {
     for qd_path in /home/linuxbrew/.linuxbrew/bin /opt/local/bin /snap/bin /run/current-system/sw/bin /app \
         "${HOME-}"/.nix-profile/bin "${HOME-}"/.local/bin "${HOME-}"/bin "${HOME-}"/llama*/build/bin \
         "${HOME-}"/llama*/bin "${HOME-}"/llama.cpp "${HOME-}"/*/llama.cpp/build/bin /opt/llama*/bin /opt/llama*/build/bin \
-        /opt/llama* /opt/*/llama* /usr/local/llama*/bin /usr/local/llama*/build/bin /usr/lib/llama.cpp; do
+        /opt/llama* /opt/*/llama* /usr/local/llama*/bin /usr/local/llama*/build/bin /usr/lib/llama.cpp \
+        "${HOME-}"/.venv/bin "${HOME-}"/venv/bin "${HOME-}"/vllm*/bin "${HOME-}"/vllm*/.venv/bin /opt/vllm*/bin \
+        /opt/vllm*/.venv/bin; do
         qd_look_in "$qd_path"
     done
     # Those that were found by asking the login shell.
     for qd_arg; do
         case $qd_arg in known=*) qd_path=/${qd_arg#*/} && qd_look_in "${qd_path%/*}" ;; esac
     done
-    if [ -z "$qd_homes" ] && [ "$qd_first" = yes ]; then
+    if [ -z "$qd_llama" ] && [ "$qd_first" = yes ]; then
         IFS=$qd_ifs
         qd_tool login 3 8192 "${SHELL:-/bin/sh}" -lc 'command -v llama-server'
         IFS=$qd_nl
@@ -223,7 +239,7 @@ qd_programs() {
     done
     set --
     for qd_path in $qd_homes; do
-        for qd_program in llama-server ggml-rpc-server rpc-server; do
+        for qd_program in llama-server ggml-rpc-server rpc-server vllm ray; do
             if [ -f "$qd_path/$qd_program" ] && [ -x "$qd_path/$qd_program" ] && [ "$#" -lt 48 ]; then
                 set -- "$@" "$qd_path/$qd_program"
             fi
@@ -254,6 +270,10 @@ QD_END
                 case $qd_out in *'@status 124' | *'@status 137') qd_hung=yes ;; esac
                 [ -n "$qd_new_server" ] || qd_new_server=$qd_path
             fi
+            ;;
+        vllm | ray)
+            qd_mark "package $qd_inode"
+            qd_package "$qd_path"
             ;;
         esac
         if [ "$qd_size" -le 67108864 ]; then

@@ -1,4 +1,4 @@
-"""llama.cpp's programs and GGUF files on a node, from the probe's rows."""
+"""The programs of inference engines and the GGUF files on a node, from the probe's rows."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ MODELS_LISTED = 500
 _BINARY = re.compile(r"([0-9]{1,18}) ([0-9]{1,12})(?:\.[0-9]*)? ([0-9]{1,20}:[0-9]{1,20}) (/[^\0\n]{1,4000})")
 _MODEL = re.compile(r"([0-9]{1,18}) ([0-9]{1,12})(?:\.[0-9]*)? (/[^\0\n]{1,4000})")
 _DIGEST = re.compile(r"\b([0-9a-f]{64})\b")
+_PACKAGE = re.compile(r"(vllm|ray)-([0-9][0-9A-Za-z.+!_]{0,60})\.dist-info")
 _CONTROL = ".aria2"         # beside a file that is still being fetched
 
 
@@ -27,21 +28,24 @@ class _Row:
 
 
 def read_programs(rows: str, versions: Mapping[str, str], digests: Mapping[str, str],
-                  before: Sequence[Binary]) -> tuple[Binary, ...]:
-    """Programs in the order of the search; `versions` and `digests` by inode, for those asked now.
+                  before: Sequence[Binary], packages: Mapping[str, str] | None = None) -> tuple[Binary, ...]:
+    """Programs in the order of the search; `versions`, `digests` and `packages` by inode, for those asked now.
 
     What was asked before and did not change since keeps its answers. ggml-rpc-server has no
-    --version, so its build is that of the llama-server beside it.
+    --version, so its build is that of the llama-server beside it; of vLLM and Ray the name of their
+    installed package tells the version.
     """
     known = {(binary.path, binary.size, binary.mtime): binary for binary in before}
     found: list[Binary] = []
     for row in _rows(rows):
         name = row.path.rpartition("/")[2]
-        program = "llama-server" if name == "llama-server" else "ggml-rpc-server"
+        program = name if name in ("llama-server", "vllm", "ray") else "ggml-rpc-server"
         binary = known.get((row.path, row.size, row.mtime)) or Binary(row.path, program, size=row.size, mtime=row.mtime)
         if row.inode in versions and program == "llama-server":
             build, commit = parse_version(versions[row.inode])
             binary = replace(binary, build=build, commit=commit)
+        if match := _PACKAGE.fullmatch((packages or {}).get(row.inode, "").strip()):
+            binary = replace(binary, version=match[2] if match[1] == program else "")
         if match := _DIGEST.search(digests.get(row.inode, "")):
             binary = replace(binary, digest=match[1])
         found.append(binary)

@@ -214,6 +214,15 @@ def test_every_way_of_printing_a_version_is_understood(block: str):
     assert (f"build {binary.build}" if binary.build else "build unknown") in wanted
 
 
+@pytest.mark.parametrize(("said", "version"), [
+    ("vllm-0.33.0.dist-info", "0.33.0"), ("vllm-0.33.0+cu129.post1.dist-info\n", "0.33.0+cu129.post1"),
+    ("ray-2.60.0.dist-info", ""), ("vllm-\x1b[2J.dist-info", ""), ("", ""), ("vllm-1" + "0" * 99 + ".dist-info", ""),
+])
+def test_a_packages_folder_tells_the_version_of_its_own_program(said: str, version: str):
+    (binary,) = read_programs("10 20 1:2 /opt/vllm", {}, {}, (), {"1:2": said})
+    assert (binary.program, binary.version) == ("vllm", version)
+
+
 def test_what_was_asked_before_is_named_to_the_script_and_nothing_hostile_is():
     before = replace(BEFORE, processes=(Process(5, "s", "S", ("ollama",), user="ops"),), sockets=(
         Socket("::", 11434, listening=True, pid=5), Socket("::", 8080, listening=True, pid=77)))

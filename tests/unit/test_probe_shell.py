@@ -117,6 +117,29 @@ async def test_programs_are_found_in_the_usual_places_and_asked_once(shell: tupl
     assert {binary.build for binary in third.binaries if binary.folder == str(path.parent)} == {6790}
 
 
+async def test_vllm_and_ray_are_found_with_their_versions_and_never_run(shell: tuple[str, ...], home: Path):
+    vllm, ray = (program(home / "vllm-env/bin", name) for name in ("vllm", "ray"))
+    packages = home / "vllm-env/lib/python3.12/site-packages"
+    for name in ("vllm-0.33.0.dist-info", "ray-2.60.0.dist-info", "vllm_extra-9.dist-info"):
+        (packages / name).mkdir(parents=True)
+    (home / ".local/bin").mkdir(parents=True)
+    (home / ".local/bin/vllm").symlink_to(vllm)
+    transport = ShellTransport(shell, HOME=str(home))
+    first = await probe(transport, ProbeSettings(), None, full=True)
+    assert transport.stderr == ""
+    found = {binary.path: (binary.program, binary.version) for binary in first.binaries if str(home) in binary.path}
+    assert found == {str(vllm): ("vllm", "0.33.0"), str(ray): ("ray", "2.60.0"),
+                     str(home / ".local/bin/vllm"): ("vllm", "0.33.0")}
+    assert not vllm.with_name("vllm.asked").exists() and not ray.with_name("ray.asked").exists()
+    assert (await probe(transport, ProbeSettings(), first, full=True)).binaries == first.binaries
+
+
+async def test_a_vllm_whose_package_does_not_lie_beside_it_has_no_version(shell: tuple[str, ...], home: Path):
+    path = program(home / ".local/bin", "vllm")
+    reading = await probe(ShellTransport(shell, HOME=str(home)), ProbeSettings(), None, full=True)
+    assert [binary.version for binary in reading.binaries if binary.path == str(path)] == [""]
+
+
 async def test_folders_that_are_asked_for_come_first_and_extra_ones_last(
         shell: tuple[str, ...], home: Path, tmp_path: Path):
     last = program(tmp_path / "the extra")
