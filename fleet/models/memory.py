@@ -173,19 +173,19 @@ def compute_bytes(header: GgufHeader, ask: Ask, layers: Sequence[int]) -> int:
     return most
 
 
-def projector_bytes(header: GgufHeader) -> int:
+def projector_bytes(header: GgufHeader, *, flash_attention: bool = True) -> int:
     """Bytes that a projector for pictures (mmproj) takes where it runs: weights, and what one picture computes with.
 
-    The second is an estimate from the header's figures that no measurement stands behind: scores of all patches with
-    all, and the feed-forward part.
+    Fitted to SigLIP as gemma3 has it (b10068: exact for three sizes). A projector that takes pictures of any size
+    computes with more for those larger than the one that its header names.
     """
     def figure(key: str) -> int:
         return min(header.number("clip.vision." + key) or 0, MOST_WIDTH)
 
     patches = (figure("image_size") // max(1, figure("patch_size"))) ** 2
-    width, feed = figure("embedding_length"), figure("feed_forward_length")
-    scores = patches * figure("attention.head_count")
-    return header.tensor_bytes + FLOAT * patches * (scores + 4 * width + 3 * feed)
+    width, feed = FLOAT * patches * figure("embedding_length"), FLOAT * patches * figure("feed_forward_length")
+    scores = 0 if flash_attention else FLOAT * patches * patches * figure("attention.head_count")
+    return header.tensor_bytes + max(feed + 3 * width, scores + 6 * width)
 
 
 def _activation(header: GgufHeader, ask: Ask, values: int | None) -> int:

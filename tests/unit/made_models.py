@@ -113,7 +113,41 @@ def make(shape: Shape, path: Path) -> Path:
     writer = GGUFWriter(path, shape.architecture)
     _describe(writer, shape)
     _vocabulary(writer, shape.vocabulary)
-    for name, dimensions, kind in _tensors(shape):
+    return _written(writer, path, _tensors(shape))
+
+
+def make_projector(path: Path, *, picture: int, patch: int, width: int, feed: int, layers: int, heads: int,
+                   into: int) -> Path:
+    """Write a projector for pictures (gemma3's kind) into a model of the width `into`."""
+    writer = GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_string("clip.projector_type", "gemma3")
+    for key, value in (("image_size", picture), ("patch_size", patch), ("embedding_length", width),
+                       ("feed_forward_length", feed), ("block_count", layers), ("attention.head_count", heads),
+                       ("projection_dim", into)):
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+    writer.add_array("clip.vision.image_mean", [0.5] * 3)
+    writer.add_array("clip.vision.image_std", [0.5] * 3)
+    tensors: list[Tensor] = [
+        ("v.patch_embd.weight", (patch, patch, 3, width), F16), ("v.patch_embd.bias", (width,), F32),
+        ("v.position_embd.weight", (width, (picture // patch) ** 2), F32), ("v.post_ln.weight", (width,), F32),
+        ("v.post_ln.bias", (width,), F32), ("mm.input_projection.weight", (into, width), F16),
+        ("mm.soft_emb_norm.weight", (width,), F32)]
+    for layer in range(layers):
+        at = f"v.blk.{layer}."
+        for name, shape in (("attn_q", (width, width)), ("attn_k", (width, width)), ("attn_v", (width, width)),
+                            ("attn_out", (width, width)), ("ffn_up", (width, feed)), ("ffn_down", (feed, width)),
+                            ("ln1", (width,)), ("ln2", (width,))):
+            tensors += [(at + name + ".weight", shape, F16 if len(shape) > 1 else F32),
+                        (at + name + ".bias", shape[-1:], F32)]
+    return _written(writer, path, iter(tensors))
+
+
+def _written(writer: GGUFWriter, path: Path, tensors: Iterator[Tensor]) -> Path:
+    """Finish the file: header, index, and a hole for the data."""
+    for name, dimensions, kind in tensors:
         block, size = GGML_QUANT_SIZES[kind]
         writer.add_tensor_info(name, tuple(reversed(dimensions)), np.dtype(np.float32),
                                math.prod(dimensions) // block * size, kind)

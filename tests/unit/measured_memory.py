@@ -23,6 +23,7 @@ LOOPBACK = "127.0.0.1"
 HOST = ""                      # the head's own memory, among places
 MIB = 1024 * 1024
 _OUTPUT = re.compile(r"^llama_context: +\S+ +output buffer size = +([\d.]+) MiB$")
+_PROJECTOR = re.compile(r"^reserve_compute_meta: +\S+ compute buffer size = +([\d.]+) MiB$")
 _REPACKED = re.compile(r"^load_tensors: +\S+_REPACK model buffer size = +([\d.]+) MiB$")
 
 
@@ -35,6 +36,7 @@ class Measured:
     compute: dict[str, int] = field(default_factory=dict)
     output: int = 0            # what the head holds of logits
     repacked: int = 0          # weights of the head that it copied into another order
+    projector: int = 0         # what pictures are computed with
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ async def measure(folder: str, model: Path, ask: Ask, *, workers: Sequence[str] 
                 log.feed(line)
                 if match := _OUTPUT.match(body(line)):
                     measured.output = max(measured.output, int(float(match[1]) * MIB))
+                if match := _PROJECTOR.match(body(line)):
+                    measured.projector = int(float(match[1]) * MIB)
                 if match := _REPACKED.match(body(line)):
                     measured.repacked += int(float(match[1]) * MIB)
     finally:

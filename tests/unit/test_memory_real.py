@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from made_models import FURTHER, LARGE, SHAPES, make
+from made_models import FURTHER, LARGE, LLAMA, SHAPES, make, make_projector
 from measured_memory import MIB, figures, header_of, measure, worker
 
-from fleet.models.memory import Ask
+from fleet.models.memory import Ask, projector_bytes
 from fleet.runtimes.binaries import bundled
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="module")]
@@ -95,3 +95,15 @@ async def test_two_workers_take_what_was_estimated(folder: str, models: dict[str
     split = ((layers + 1) // 2, layers + 1 - (layers + 1) // 2)
     for ask in (Ask(512), Ask(32_768, type_k="q8_0", type_v="q8_0")):
         assert await differing(folder, models[name], ask, workers, split) == []
+
+
+@pytest.mark.parametrize("flash_attention", [True, False])
+async def test_a_projector_takes_what_was_estimated(folder: str, models: dict[str, Path], tmp_path: Path,
+                                                    flash_attention: bool) -> None:
+    path = make_projector(tmp_path / "mmproj.gguf", picture=448, patch=14, width=1152, feed=4304, layers=2, heads=16,
+                          into=LLAMA.width)
+    ask = Ask(512, flash_attention=flash_attention)
+    measured = await measure(folder, models["llama"], ask, more=("--mmproj", str(path), "--warmup"))
+    header = await header_of(path)
+    estimated = projector_bytes(header, flash_attention=flash_attention) - header.tensor_bytes
+    assert abs(estimated - measured.projector) <= MIB < measured.projector
