@@ -7,9 +7,10 @@ import json
 from dataclasses import dataclass
 
 from fleet.config.schema import HeadConfig, ModelConfig, Role, RpcMode, VllmForm
-from fleet.errors import FleetError, PlanRefused
+from fleet.errors import FleetError, NodeError, PlanRefused
 from fleet.facts import HeadFacts, WorkerRef
 from fleet.model import Binary, LinkKind, Node, NodeState, ServiceKind, Share
+from fleet.models.hf_config import CONFIG_LIMIT, HfShape, read_hf_config
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.checks import refuse_stranger
 from fleet.operations.hands import Hands
@@ -77,7 +78,9 @@ async def arrange_vllm(hands: Hands, model: ModelConfig) -> VllmArrangement:
         await hands.reread(node.name)
     nodes = [hands.snapshot().nodes[node.name] for node in nodes]
     head_config = node_config(hands.config, nodes[0]).head
-    pipeline = plan_pipeline(nodes, tensor=model.vllm.tensor_parallel, layers=model.vllm.layers)
+    shape = await _shape(hands, nodes[0].name, model.file)
+    pipeline = plan_pipeline(nodes, tensor=model.vllm.tensor_parallel, layers=model.vllm.layers,
+                             n_layers=shape.n_layers, n_heads=shape.n_heads)
     seats = tuple(_seat(hands, model, nodes, rank) for rank in range(len(nodes)))
     verdicts = judge(_situation(hands, model, head_config, seats, pipeline))
     refused = [PlanRefused(verdict.sentence, verdict.remedy, code=verdict.rule) for verdict in refusals(verdicts)]
@@ -263,6 +266,18 @@ async def _problems(hands: Hands, model: ModelConfig, request: ServeRequest, sea
         for seat in seats:
             found += await _folder_missing(hands, seat.node.name, model.file)
     return found
+
+
+async def _shape(hands: Hands, node: str, file: str) -> HfShape:
+    """What the model's own config.json says; nothing of one that only the hub has, or that cannot be read."""
+    if not file.startswith("/"):
+        return HfShape()
+    try:
+        return read_hf_config(await hands.transport(node).read_file(f"{file}/config.json", 0, CONFIG_LIMIT))
+    except NodeError:
+        raise
+    except FleetError:
+        return HfShape()                # that the folder is not there is told by its own check
 
 
 async def _folder_missing(hands: Hands, node: str, path: str) -> list[PlanRefused]:

@@ -43,7 +43,7 @@ class Pipeline:
 
 
 def plan_pipeline(nodes: Sequence[Node], *, tensor: int | None = None, layers: Sequence[int] = (),
-                  n_layers: int | None = None) -> Pipeline:
+                  n_layers: int | None = None, n_heads: int | None = None) -> Pipeline:
     """Ranks and sizes for these nodes, the first of them the head.
 
     Args:
@@ -51,13 +51,21 @@ def plan_pipeline(nodes: Sequence[Node], *, tensor: int | None = None, layers: S
         tensor: GPUs a node, as the user says; None = as many as every node has.
         layers: layers a stage, as the user says; () = by memory where nodes differ and `n_layers` is known.
         n_layers: of the model, where it is known.
+        n_heads: attention heads of the model, where they are known: every GPU of a node gets as many.
 
     Raises:
-        PlanRefused: a node has no GPU that vLLM uses, GPUs of one node differ, vendors differ, or figures contradict.
+        PlanRefused: a node has no GPU that vLLM uses, GPUs of one node differ, vendors differ, heads or layers cannot
+            be divided so, or figures contradict.
     """
     usable = [_usable(node, tensor) for node in nodes]
     _one_vendor(nodes, usable)
     count = tensor or min(len(devices) for devices in usable)
+    if n_heads is not None and n_heads % count:
+        raise PlanRefused(f"The model's {n_heads} attention heads cannot be divided over {count} GPUs of a node.",
+                          "Say a `tensor_parallel:` that divides them.", code="tensor-parallel")
+    if n_layers is not None and n_layers < len(nodes):
+        raise PlanRefused(f"The model's {n_layers} layers are fewer than the {len(nodes)} nodes.",
+                          "Name fewer nodes.", code="layers")
     remarks = [f"{len(devices) - count} of the {len(devices)} GPUs of {node.name} are left unused: vLLM takes as many "
                "on every node." for node, devices in zip(nodes, usable, strict=True) if len(devices) > count]
     stages = tuple(Stage(node.name, rank, tuple(device.name for device in devices[:count]),

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from fleet.errors import PlanRefused
 from fleet.model import Device, DeviceKind, Node, NodeReading
+from fleet.models.hf_config import HfShape, read_hf_config
 from fleet.planning.pipeline import plan_pipeline
 
 GIB = 1 << 30
@@ -62,6 +63,8 @@ def test_every_stage_has_a_layer_and_none_is_lost(sizes: list[int], n_layers: in
     ([node("atlas", *gpus(24)), node("bolt", *gpus(24, kind=DeviceKind.ROCM))], {}, "one-vendor"),
     ([node("atlas", *gpus(24, 12))], {}, "unequal-gpus"),
     ([node("atlas", *gpus(24))], {"tensor": 2}, "tensor-parallel"),
+    ([node("atlas", *gpus(24, 24, 24))], {"n_heads": 32}, "tensor-parallel"),
+    ([node("atlas", *gpus(24)), node("bolt", *gpus(24))], {"n_layers": 1}, "layers"),
     ([node("atlas", *gpus(24))], {"layers": (3, 4)}, "layers"),
     ([node("atlas", *gpus(24))], {"layers": (3,), "n_layers": 4}, "layers"),
 ])
@@ -69,7 +72,19 @@ def test_what_can_be_no_pipeline_is_refused_with_its_reason(nodes: list[Node], o
     with pytest.raises(PlanRefused) as caught:
         plan_pipeline(nodes, **options)
     assert caught.value.code == code and caught.value.remedy
-    assert code == "layers" or "atlas" in caught.value.what
+    assert code in ("layers", "tensor-parallel") or "atlas" in caught.value.what
+
+
+@pytest.mark.parametrize(("content", "shape"), [
+    (b'{"num_hidden_layers": 32, "num_attention_heads": 8}', HfShape(32, 8)),
+    (b'{"text_config": {"num_hidden_layers": 48, "num_attention_heads": 16}, "vision_config": {}}', HfShape(48, 16)),
+    (b'{"n_layer": 12, "n_head": 12}', HfShape(12, 12)),
+    (b'{"num_hidden_layers": true, "num_attention_heads": -4}', HfShape()),
+    (b'{"num_hidden_layers": "32"}', HfShape()), (b"[1]", HfShape()), (b"<html>", HfShape()), (b"", HfShape()),
+    (b"[" * 100_000, HfShape()),
+])
+def test_a_models_own_config_tells_its_layers_and_heads(content: bytes, shape: HfShape) -> None:
+    assert read_hf_config(content) == shape
 
 
 def test_the_users_own_figure_stands_where_nothing_was_read_or_gpus_differ() -> None:

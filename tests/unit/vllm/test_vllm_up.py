@@ -220,6 +220,17 @@ async def test_speculation_vendors_tunnels_and_missing_weights_are_refused(
     assert (await refusal(with_model(config, extra_args=("-tp", "4")), tmp_path)).code == "extra-args"
 
 
+async def test_the_models_own_config_is_held_against_the_plan(
+        config: FleetConfig, tmp_path: Path, weights: Path) -> None:
+    (weights / "config.json").write_text('{"num_hidden_layers": 32, "num_attention_heads": 8}')
+    assert "deals 30 layers, and the model has 32" in (await refusal(with_vllm(config, layers=(20, 10)), tmp_path)).what
+    async with two_nodes(with_vllm(config, layers=(20, 12)), tmp_path) as hands:
+        await brought_up(hands)
+        head = seen(tmp_path, HEAD, f"coordinator-{config.nodes[HEAD].head.port}")
+        assert head["env"]["VLLM_PP_LAYER_PARTITION"] == "20,12"
+        await hands.do(TearDown())
+
+
 async def test_one_node_alone_needs_neither_ranks_nor_ray(config: FleetConfig, tmp_path: Path) -> None:
     async with two_nodes(with_model(with_vllm(config, form=VllmForm.RAY), workers=()), tmp_path) as hands:
         await brought_up(hands)
