@@ -55,7 +55,7 @@ class Arrangement:
     head: NodeConfig
     header: GgufHeader
     file_size: int                                     # bytes, all shards
-    seats: tuple[Seat, ...]
+    seats: tuple[Seat, ...]                            # of the workers that take part
     head_flags: Flags
     protocol: tuple[int, int, int] | None              # that the head speaks; None = it has no workers
     local_devices: tuple[LocalDevice, ...] = ()
@@ -65,6 +65,9 @@ class Arrangement:
     planned: tuple[Share, ...] = ()
     log: HeadLog | None = None
     left_over: set[str] = field(default_factory=set)   # endpoints of workers that a head which is gone still holds
+
+    def __post_init__(self) -> None:
+        self._candidates = self.seats      # those that could: what is wanted stays the same when fewer are needed
 
     @property
     def head_node(self) -> str:
@@ -85,7 +88,7 @@ class Arrangement:
     def wish(self) -> str:
         """A digest of what is wanted: equal for a second bring-up of the same thing."""
         workers = [(seat.choice.node.name, seat.endpoint, seat.spec.argv if seat.spec else (),
-                    seat.spec.facts.get("env") if seat.spec else "") for seat in self.seats]
+                    seat.spec.facts.get("env") if seat.spec else "") for seat in self._candidates]
         wanted = [repr(self.choice.model), self.head_node, repr(self.head_config), self.choice.head_binary.path,
                   self.choice.head_binary.commit, workers]
         return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()

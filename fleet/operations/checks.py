@@ -14,30 +14,12 @@ from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.situation import situation_of
 from fleet.planning.addresses import LOOPBACK, has_address
-from fleet.planning.choose import Choice, node_config
+from fleet.planning.choose import Choice
 from fleet.planning.rules import judge, refusals
-from fleet.planning.shares import Room, expected_rooms, plan_shares
 from fleet.runtimes.binaries import same_build
 from fleet.runtimes.rpc_wire import Occupant, WorkerStatus, ask_worker, occupant
 
 WIRE_TIMEOUT = 5.0
-
-
-def check_fits(hands: Hands, arrangement: Arrangement) -> None:
-    """Refuse what cannot fit, by what the probes saw: how it is dealt is decided when the workers have answered."""
-    split, gpu_layers = arrangement.choice.model.split, arrangement.choice.model.gpu_layers
-    if not arrangement.seats or gpu_layers == 0:
-        return
-    rooms = []
-    for seat in arrangement.seats:
-        node, config = seat.choice.node, node_config(hands.config, seat.choice.node)
-        here = [other for other in arrangement.seats if other.choice.node.name == node.name]
-        for name, free in expected_rooms(node, config.vram, seat.choice.config.devices, sharing=len(here)):
-            weight = split.get(node.name, 0.0 if split else None)
-            rooms.append(Room(name, node.name, seat.endpoint, free, weight))
-    rooms += [Room(device.name, arrangement.head_node, "", arrangement.head.vram.get(device.name, device.memory_free),
-                   split.get(arrangement.head_node, 0.0) if split else None) for device in arrangement.local_devices]
-    plan_shares(arrangement.header, rooms, gpu_layers=gpu_layers, head=arrangement.head_node)
 
 
 async def check_head_port(hands: Hands, arrangement: Arrangement) -> None:

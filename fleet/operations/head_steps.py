@@ -6,19 +6,18 @@ import asyncio
 
 from fleet.errors import FleetError, OperationFailed
 from fleet.facts import HeadFacts, WorkerRef, head_facts
-from fleet.model import Deployment, DeploymentState, PlacementState, Process, ServiceKind, Share
+from fleet.model import Deployment, DeploymentState, PlacementState, Process, ServiceKind
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.dealing import Dealt, deal
 from fleet.operations.deaths import raise_if_dead, raise_if_workers_lost, seen_record
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
 from fleet.operations.services import Start
-from fleet.planning.choose import node_config
-from fleet.planning.shares import Room, alone, plan_shares, worker_room
 from fleet.runtimes.binaries import build_label
 from fleet.runtimes.head_http import HeadClient, HeadHealth
 from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
-from fleet.runtimes.llama_server import HeadRequest, head_command, remote_devices
+from fleet.runtimes.llama_server import HeadRequest, head_command
 from fleet.runtimes.vllm_health import VllmClient
 
 STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor time or memory
@@ -38,63 +37,27 @@ class StartHead(Start):
         self._arrangement = arrangement
 
     async def do(self, report: Report) -> None:
-        split, planned = deal(self._hands, self._arrangement)
-        self._arrangement.planned = planned
-        record = await self.start(head_spec(self._hands, self._arrangement, split), report)
-        report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in planned)}")
+        dealt = deal(self._hands, self._arrangement)
+        self._arrangement.planned = dealt.planned
+        record = await self.start(head_spec(self._hands, self._arrangement, dealt), report)
+        report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in dealt.planned)}, context "
+               f"{dealt.context}")
 
     async def undo(self, report: Report) -> None:
         await self.end(self._arrangement.head_service, report)
 
 
-def deal(hands: Hands, arrangement: Arrangement) -> tuple[tuple[int, ...], tuple[Share, ...]]:
-    """Shares for every device: first the workers' in order, then the head's own GPUs."""
-    rooms = rooms_of(hands, arrangement)
-    model = arrangement.choice.model
-    if not rooms or model.gpu_layers == 0:
-        return (), alone(arrangement.header, arrangement.head_node)
-    return plan_shares(arrangement.header, rooms, gpu_layers=model.gpu_layers, head=arrangement.head_node)
-
-
-def rooms_of(hands: Hands, arrangement: Arrangement) -> list[Room]:
-    """The devices that can take layers, as the head will number them."""
-    split = arrangement.choice.model.split
-    counts = [len(arrangement.answers[seat.endpoint].devices) for seat in arrangement.seats]
-    names = remote_devices(counts)
-    by_node: dict[str, int] = {}
-    for seat, count in zip(arrangement.seats, counts, strict=True):
-        by_node[seat.choice.node.name] = by_node.get(seat.choice.node.name, 0) + count
-    rooms = []
-    for seat, devices in zip(arrangement.seats, names, strict=True):
-        node = node_of(hands, seat.choice.node.name)
-        vram = node_config(hands.config, node).vram
-        answer = arrangement.answers[seat.endpoint]
-        for index, name in enumerate(devices):
-            free = worker_room(node, vram, seat.choice.config.devices, sharing=by_node[node.name], index=index,
-                               told_free=answer.devices[index].free)
-            weight = split[node.name] / by_node[node.name] if node.name in split else (0.0 if split else None)
-            rooms.append(Room(name, node.name, seat.endpoint, free, weight))
-    head = arrangement.head_node
-    own = arrangement.local_devices
-    for device in own:
-        weight = split[head] / len(own) if head in split and head not in by_node else (0.0 if split else None)
-        rooms.append(Room(device.name, head, "", arrangement.head.vram.get(device.name, device.memory_free), weight))
-    return rooms
-
-
-def head_spec(hands: Hands, arrangement: Arrangement, split: tuple[int, ...]) -> ServiceSpec:
+def head_spec(hands: Hands, arrangement: Arrangement, dealt: Dealt) -> ServiceSpec:
     """What starts the head, with everything that a later Quarterdeck must know of it."""
     model, config, binary = arrangement.choice.model, arrangement.head_config, arrangement.choice.head_binary
-    devices = tuple(room.device for room in rooms_of(hands, arrangement)) if split else ()
     command = head_command(binary, arrangement.head_flags, HeadRequest(
         model=model.file, alias=model.name, host=config.bind, port=config.port,
-        endpoints=tuple(seat.endpoint for seat in arrangement.seats), devices=devices,
-        tensor_split=tuple(map(float, split)), gpu_layers=model.gpu_layers, context=model.context, slots=model.slots,
+        endpoints=dealt.endpoints, devices=dealt.devices, tensor_split=tuple(map(float, dealt.tensor_split)),
+        gpu_layers=dealt.gpu_layers, context=dealt.context, slots=dealt.slots,
         kv_type_k=model.kv_type_k, kv_type_v=model.kv_type_v, flash_attention=model.flash_attention,
         threads=config.threads, api_key_file=config.api_key_file,
-        extra_args=(*config.extra_args, *model.extra_args), env=config.env))
-    facts = HeadFacts(model.name, model.file, model.context,
-                      tuple(_ref(hands, seat) for seat in arrangement.seats),
+        extra_args=(*dealt.wire, *config.extra_args, *model.extra_args), env=config.env))
+    facts = HeadFacts(model.name, model.file, dealt.context, tuple(_ref(hands, seat) for seat in dealt.seats),
                       arrangement.planned, api_key_file=config.api_key_file)
     return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
@@ -228,7 +191,8 @@ class VerifyPlacement(Step):
         context = arrangement.log.context or arrangement.choice.model.context
         await supervisor.annotate(arrangement.head_service, {"real": facts, "context": context})
         await self._hands.reread(self.node)
-        report(f"{len([s for s in real if s.model_bytes])} devices as planned")
+        larger = f"; {placement.problem.what}" if placement.problem else ""
+        report(f"{len([s for s in real if s.model_bytes])} devices as planned{larger}")
 
 
 class SmokeTest(Step):

@@ -18,11 +18,13 @@ from fleet.model import ServiceKind
 from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
-from fleet.operations.checks import check_fits, check_head_port, check_seat, head_protocol, refused_by_rules
+from fleet.operations.checks import check_head_port, check_seat, head_protocol, refused_by_rules
+from fleet.operations.dealing import check_fits
 from fleet.operations.hands import Hands, Known
 from fleet.operations.links import look_at_links
 from fleet.planning.addresses import LOOPBACK, worker_address
 from fleet.planning.choose import Choice, WorkerChoice, choose, node_config
+from fleet.planning.planned import NO_ROOM
 from fleet.runtimes.binaries import build_label
 from fleet.runtimes.devices import list_devices
 from fleet.runtimes.rpc_server import worker_command
@@ -50,11 +52,19 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
     await look_at_links(hands, choice.head, seats)
     arrangement = Arrangement(choice, head, header, size, tuple(seats), flags, None,
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
-    check_fits(hands, arrangement)
-    checks = [check_head_port(hands, arrangement), *(check_seat(hands, known, arrangement, seat) for seat in seats)]
+    no_room: list[BaseException] = []
+    try:
+        idle = check_fits(hands, arrangement)
+        arrangement.choice = replace(choice, left_out=(*choice.left_out, *idle))
+    except PlanRefused as error:
+        no_room.append(error)
+    checks = [check_head_port(hands, arrangement),
+              *(check_seat(hands, known, arrangement, seat) for seat in arrangement.seats)]
     looked = await asyncio.gather(*checks, return_exceptions=True)
-    _raise_all((*(wrong for wrong in looked if isinstance(wrong, BaseException)), *refused_by_rules(arrangement)))
-    if seats:
+    wrong = [*(found for found in looked if isinstance(found, BaseException)), *refused_by_rules(arrangement)]
+    # Settings that cannot be are told by the rules, each with its remedy; that there is no room they do not know.
+    _raise_all(wrong + [error for error in no_room if not wrong or error.code == NO_ROOM])
+    if arrangement.seats:
         arrangement.protocol = await head_protocol(hands, known, choice)
     return arrangement
 

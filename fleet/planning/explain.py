@@ -8,18 +8,11 @@ from fleet.model import LinkKind
 from fleet.models.gguf import GgufHeader
 from fleet.planning.choose import Choice
 from fleet.planning.ladder import Mode, Rung, Wish
-from fleet.planning.planned import Holding, Split
+from fleet.planning.planned import Holding, Split, size
 from fleet.planning.rooms import Rooms
 from fleet.planning.timing import WORKER_OVERHEAD
 
-GIB = 1024 ** 3
-MIB = 1024 ** 2
 MOSTLY = 0.4               # of a token's time: what takes so much is named
-
-
-def size(count: int) -> str:
-    """Bytes for a sentence."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{round(count / MIB)} MiB"
 
 
 def rate(seconds: float) -> str:
@@ -37,6 +30,9 @@ def sentences(header: GgufHeader, choice: Choice, rooms: Rooms, split: Split, wi
 
 def _dealt(split: Split) -> str:
     used, fitted = split.used, split.fitted
+    if not used and not fitted.deal.fits:
+        return (f"All layers are on the processor of {split.host.room.node}, whose main memory does not hold them all: "
+                "a part is read from the disk for every token.")
     if not used:
         return f"All layers are on the processor of {split.host.room.node}: no other device takes part."
     if fitted.by_user:
@@ -143,7 +139,7 @@ def _mapped(choice: Choice, rooms: Rooms, header: GgufHeader) -> str:
 
 def _guessed(split: Split) -> Iterable[str]:
     holdings = [*split.used, *([split.host] if split.host.layers else [])]
-    names = [h.room.where for h in holdings if h.room.speed.guessed]
+    names = list(dict.fromkeys(h.room.where for h in holdings if h.room.speed.guessed))
     if names:
-        are = "is" if len(names) == 1 else "are"
-        yield f"How fast {', '.join(names)} {are}, is a guess until it was seen at work, and so is the prediction."
+        speeds = "The speed of" if len(names) == 1 else "The speeds of"
+        yield f"{speeds} {', '.join(names)}: a guess until seen at work. The prediction is as good as that."

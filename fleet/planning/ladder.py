@@ -157,9 +157,8 @@ def _deal(sizes: ModelSizes, table: Table, wish: Wish, ask: Ask, *, with_host: b
     """The deal of one ask by the mode, or by what the user said of shares and layers."""
     layers, compute, places = sizes.layers(ask), sizes.compute(ask), table.places
     if not table.devices or wish.gpu_layers == 0:
-        counts = (len(layers), *(0 for _ in table.devices))
-        found = weighed(layers, places, compute, counts)
-        return found if found.fits else None
+        found = weighed(layers, places, compute, (len(layers), *(0 for _ in table.devices)))
+        return found if found.fits or with_host else None      # what main memory does not hold is read from the disk
     held = max(0, len(layers) - wish.gpu_layers) if wish.gpu_layers is not None else 0
     if any(weight is not None for weight in table.weights):
         # The user's own shares are not argued with: their device, their risk.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, log10
 
 from fleet.errors import PlanRefused
@@ -17,6 +17,8 @@ from fleet.planning.split import MOST_DEVICES, fractions
 from fleet.planning.timing import Part, Prediction, predict
 
 GIB = 1024 ** 3
+MIB = 1024 ** 2
+NO_ROOM = "no-room"            # the code of a refusal because memory does not hold it
 WORTH_MOVING = 0.97            # of the time: the output matrix leaves its device when that saves at least so much,
 WORTH_A_TOKEN = 0.001          # and at least so many seconds
 
@@ -148,11 +150,26 @@ def _two_digits(speed: float) -> float:
 
 
 def _at_most(devices: Sequence[Room]) -> tuple[Room, ...]:
-    """No more devices than llama.cpp can split over: those with the most memory, in their order."""
-    if len(devices) <= MOST_DEVICES:
-        return tuple(devices)
+    """No more devices than llama.cpp can split over: those with the most memory. The others may hold nothing."""
     ranked = sorted(range(len(devices)), key=lambda n: (-devices[n].named, -devices[n].limit, n))[:MOST_DEVICES]
-    return tuple(devices[number] for number in sorted(ranked))
+    return tuple(room if number in ranked else replace(room, limit=0, named=False,
+                                                       weight=None if room.weight is None else 0.0)
+                 for number, room in enumerate(devices))
+
+
+def names_of(split: Split) -> tuple[str, ...]:
+    """What the head calls each device, "" for one that is not used.
+
+    `RPC0`, `RPC1` ... are numbered over all devices of the workers that are used, whether they get layers or not.
+    """
+    used, names, number = set(split.workers), [], 0
+    for holding in split.devices:
+        name = holding.room.device
+        if holding.room.worker is not None:
+            name = f"RPC{number}"
+            number += holding.room.worker in used
+        names.append(name if holding.layers else "")
+    return tuple(names)
 
 
 def shares_of(split: Split, names: Sequence[str], endpoints: Sequence[str], header: GgufHeader) -> tuple[Share, ...]:
@@ -179,15 +196,19 @@ def shares_of(split: Split, names: Sequence[str], endpoints: Sequence[str], head
 def refusal(short: Short, rooms: Rooms, model: str) -> PlanRefused:
     """Why it does not fit, with figures."""
     ask, largest = short.ask, max((*rooms.devices, rooms.host), key=lambda room: room.limit - room.reserve)
-    most = largest.limit - largest.reserve
-    what = (f"{model} does not fit: with a context of {ask.context} tokens it takes {short.needed / GIB:.1f} GiB, and "
-            f"{_listed(rooms)} can hold {short.room / GIB:.1f} GiB together.")
+    what = (f"{model} does not fit: with a context of {ask.context} tokens it takes {size(short.needed)}, and "
+            f"{_listed(rooms)} can hold {size(short.room)} together.")
     if short.needed <= short.room:
         what = (f"{model} does not fit, though all devices together have room for it: layers are dealt whole, and "
                 f"with buffers and reserves no way was found to deal them. The largest layer takes "
-                f"{short.largest_layer / GIB:.2f} GiB; {largest.where} can hold {most / GIB:.2f} GiB.")
+                f"{size(short.largest_layer)}; {largest.where} can hold {size(largest.limit - largest.reserve)}.")
     return PlanRefused(what, "Take a smaller quantisation or another KV type (--kv q8_0), free memory, or add a "
-                       "machine.", code="no-room")
+                       "machine.", code=NO_ROOM)
+
+
+def size(count: int) -> str:
+    """Bytes for a sentence."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{round(max(count, 0) / MIB)} MiB"
 
 
 def _listed(rooms: Rooms) -> str:

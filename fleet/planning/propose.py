@@ -14,7 +14,7 @@ from fleet.planning.choose import Choice, choose, find_model, node_config
 from fleet.planning.decide import decide
 from fleet.planning.judged import verdicts_of
 from fleet.planning.ladder import Mode, Rung, Short, Wish
-from fleet.planning.planned import Holding, Split, refusal
+from fleet.planning.planned import Holding, Split, names_of, refusal
 from fleet.planning.rooms import Room, Rooms, rooms_expected
 from fleet.planning.situation import Verdict
 from fleet.planning.timing import WORKER_OVERHEAD, Prediction, Speed
@@ -151,7 +151,7 @@ def propose(snapshot: Snapshot, config: FleetConfig, header: GgufHeader, wanted:
 def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, wish: Wish, split: Split,
           wire: WireChoice, empty: Proposal) -> Proposal:
     ask, fitted = split.fitted.ask, split.fitted
-    names = names_of(split, choice)
+    names = names_of(split)
     measured = {link.worker for link in snapshot.links if link.head == choice.head.name}
     devices = tuple(_device(h, name, part, header, measured)
                     for h, name, part in zip(split.devices, names, split.fractions, strict=True))
@@ -163,20 +163,6 @@ def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, 
         sentences=(*explain.sentences(header, choice, rooms, split, wish), *choice.left_out),
         suggestions=suggest.when_fits(header, rooms, wish, split),
         verdicts=verdicts_of(choice, split))
-
-
-def names_of(split: Split, choice: Choice) -> tuple[str, ...]:
-    """What the head will call each device: `RPC0` ... are numbered over the workers that are used."""
-    used, names, number = set(split.workers), [], 0
-    for holding in split.devices:
-        if holding.room.worker is None:
-            names.append(holding.room.device if holding.layers else "")
-        elif holding.room.worker in used:
-            names.append(f"RPC{number}" if holding.layers else "")
-            number += 1
-        else:
-            names.append("")
-    return tuple(names)
 
 
 def _device(holding: Holding, name: str, fraction: float, header: GgufHeader, measured: set[str]) -> DevicePlan:

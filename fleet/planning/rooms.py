@@ -14,7 +14,7 @@ from fleet.config.schema import FleetConfig
 from fleet.model import Device, DeviceKind, Interface, Link, LinkKind, Node, Snapshot
 from fleet.models.gguf import GgufHeader
 from fleet.planning.choose import Choice, node_config
-from fleet.planning.shares import RESERVE, expected_rooms
+from fleet.planning.shares import RESERVE, expected_rooms, held_by_ours
 from fleet.planning.timing import Speed, speed_of
 
 _WIRED = (0.0005, 112e6)       # seconds, bytes a second: gigabit Ethernet over a home switch
@@ -66,22 +66,27 @@ def rooms_expected(snapshot: Snapshot, config: FleetConfig, choice: Choice, head
         local: the head's GPUs and bytes free of each, as its llama-server lists them; None = as the probe lists them.
         without: (node, device) to leave out; device "" = all of a node's workers and GPUs.
     """
-    head, split = choice.head, choice.model.split
+    head = choice.head
     devices: list[Room] = []
     for number, worker in enumerate(choice.workers):
         node = worker.node
         sharing = sum(1 for other in choice.workers if other.node.name == node.name)
         own = node_config(config, node)
         for name, free in expected_rooms(node, own.vram, worker.config.devices, sharing=sharing):
-            devices.append(_room(node, name, number, own.vram, free, link_of(snapshot, head, node), choice))
+            devices.append(room_of(node, name, number, own.vram, free, link_of(snapshot, head, node), choice))
     own = node_config(config, head)
     listed = local if local is not None else local_gpus(head)
-    devices += [_room(head, name, None, own.vram, free, None, choice) for name, free in listed]
+    devices += [room_of(head, name, None, own.vram, free, None, choice) for name, free in listed]
     devices = [room for room in devices if not {(room.node, room.device), (room.node, "")} & without]
+    return together(head, own.vram, weighted(devices, choice.model.split), header)
+
+
+def weighted(devices: Sequence[Room], split: Mapping[str, float]) -> tuple[Room, ...]:
+    """The devices with the shares that fleet.yaml gives their nodes, where it gives any."""
+    if not split:
+        return tuple(devices)
     counts = {room.node: sum(1 for other in devices if other.node == room.node) for room in devices}
-    if split:
-        devices = [replace(room, weight=split.get(room.node, 0.0) / counts[room.node]) for room in devices]
-    return together(head, own.vram, tuple(devices), header)
+    return tuple(replace(room, weight=split.get(room.node, 0.0) / counts[room.node]) for room in devices)
 
 
 def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], header: GgufHeader) -> Rooms:
@@ -90,7 +95,9 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
     The head's main memory also holds the model's input (and is what a GPU with unified memory uses).
     """
     memory = head.reading.memory if head.reading else None
-    available = vram.get("CPU", memory.available if memory else None)
+    available = vram.get("CPU")
+    if available is None and memory is not None and memory.available is not None:
+        available = memory.available + held_by_ours(head)
     left = max(0, available - header.input_bytes) if available is not None else None
     shared = []
     for room in devices:
@@ -108,8 +115,9 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
 UNSAID = 1 << 50               # bytes: where a node does not tell its memory, only the load itself can refuse
 
 
-def _room(node: Node, name: str, worker: int | None, vram: Mapping[str, int], free: int, link: Link | None,
-          choice: Choice) -> Room:
+def room_of(node: Node, name: str, worker: int | None, vram: Mapping[str, int], free: int, link: Link | None,
+            choice: Choice) -> Room:
+    """A device of a node; `free` bytes are what it can hold where the user says nothing."""
     device = device_of(node, name)
     pinned = name in vram
     return Room(node.name, name, worker, vram.get(name, free), speed_of(node, device), 0 if pinned else RESERVE, link,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet.models.gguf import GgufHeader
-from fleet.planning.explain import rate, size
+from fleet.planning.explain import rate
 from fleet.planning.ladder import Mode, Short, Wish
-from fleet.planning.planned import Split, fastest_alone, plan_split
+from fleet.planning.planned import Split, fastest_alone, plan_split, size
 from fleet.planning.rooms import Rooms
 
 WORTH_SAYING = 0.95            # of the time: so much faster has another plan to be

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from fleet.model import Placement, PlacementState, Problem, Share
+from fleet.model import Placement, PlacementState, Problem, Severity, Share
 from fleet.runtimes.head_lines import (
     Buffer,
     BufferName,
@@ -223,13 +223,16 @@ def real_shares(log: HeadLog, endpoints: Mapping[str, str], head: str) -> tuple[
 
 TOLERANCE = 0.02                 # of the plan: it was exact to 0.01 MiB on CPU workers, GPUs pad each tensor
 TOLERANCE_BYTES = 16 * MIB
+KV_TOLERANCE = 0.05              # of the plan: it was exact for the models that were measured
+KV_TOLERANCE_BYTES = 32 * MIB
 
 
 def judge_placement(planned: tuple[Share, ...], real: tuple[Share, ...]) -> Placement:
     """Planned against real placement, by the bytes of the weights.
 
     A device may differ by 2 % and 16 MiB. Main memory of the head is judged by what the others lack,
-    since a mapped file counts there from the first to the last tensor used.
+    since a mapped file counts there from the first to the last tensor used. A KV cache that is larger than planned
+    takes nothing from the weights: all is in its place, and that it is larger is told.
     """
     if not planned or not any(share.model_bytes for share in real):
         return Placement(planned, real)
@@ -251,7 +254,19 @@ def judge_placement(planned: tuple[Share, ...], real: tuple[Share, ...]) -> Plac
     if over := _over(planned, wanted, real, holds):
         return Placement(planned, real, PlacementState.OVER, Problem("placement-differs", over,
                          "Another split is in force than the planned one; bring the model up again."))
-    return Placement(planned, real, PlacementState.MATCHES)
+    return Placement(planned, real, PlacementState.MATCHES, _larger_kv(planned, real))
+
+
+def _larger_kv(planned: tuple[Share, ...], real: tuple[Share, ...]) -> Problem | None:
+    """A device whose KV cache takes more than it was planned to."""
+    given = {(share.endpoint, share.device): share.kv_bytes for share in planned}
+    for share in real:
+        plan, size = given.get((share.endpoint, share.device)), share.kv_bytes or 0
+        if plan is not None and size > plan + KV_TOLERANCE * plan + KV_TOLERANCE_BYTES:
+            return Problem("kv-differs", f"{_named([share])} holds {_mib(size)} of KV cache where {_mib(plan)} were "
+                           "planned.", "Leave more memory free there, or lower the context, if it runs out.",
+                           Severity.WARNING)
+    return None
 
 
 def _as_planned(planned: tuple[Share, ...], real: tuple[Share, ...]) -> tuple[Share, ...]:

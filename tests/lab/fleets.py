@@ -13,6 +13,7 @@ from fleet.config.schema import (
     HeadConfig,
     ModelConfig,
     NodeConfig,
+    SplitMode,
     SshConfig,
     WorkerConfig,
 )
@@ -36,7 +37,8 @@ def fleet_of(lab, *names: str, head: str | None = None, workers: tuple[str, ...]
             workers=(WorkerConfig(threads=1),), head=HeadConfig(threads=1))
     return FleetConfig(
         fleet="lab", nodes=nodes, model=MODEL, refresh=1.0,
-        models={MODEL: ModelConfig(MODEL, lab.model(), head=head or names[0], workers=workers, context=2048)},
+        models={MODEL: ModelConfig(MODEL, lab.model(), head=head or names[0], workers=workers, context=2048,
+                                   mode=SplitMode.MEMORY)},
         discovery=DiscoveryConfig(mdns=False, ssh_config=False),
         ssh=SshConfig(known_hosts=lab.known_hosts, agent=False), **changes)
 

@@ -147,7 +147,9 @@ def test_a_fast_cable_that_is_not_used_is_seen_in_the_prediction():
 def test_fifteen_devices_at_most_and_those_with_the_most_memory():
     cards = ", ".join(f"n{number}: {{ram: 8GiB, devices: {{CUDA0: {4 + number // 10}GiB}}}}" for number in range(20))
     proposal = plan(f"nodes: {{{cards}}}\n", "big", head="n0", mode=SplitMode.MEMORY)
-    assert len(proposal.devices) == 15 and sum(d.limit == 5 * GIB for d in proposal.devices) == 10
+    used = [device for device in proposal.devices if device.layers]
+    assert len(used) == 15 and sum(device.limit == 5 * GIB for device in used) == 10
+    assert [device.name for device in used[:-1]] == [f"RPC{number}" for number in range(14)]
 
 
 # --- the ladder

@@ -298,3 +298,15 @@ def test_a_local_plan_matches_a_local_head():
     assert judge_placement(planned, real_shares(log_of(text_of("b10068_alldead.log")), {}, "head")).state is (
         PlacementState.MATCHES
     )
+
+
+@pytest.mark.parametrize(("planned", "held", "larger"), [
+    (100, 100, False), (100, 133, False), (100, 140, True), (2000, 2100, False), (2000, 2200, True), (None, 900, False)])
+def test_a_larger_kv_cache_than_planned_is_told_while_all_is_in_its_place(planned, held, larger):
+    plan = (Share("atlas", "RPC0", ONE, 1.0, 4, 100 * MIB, None if planned is None else planned * MIB),)
+    there = (Share("atlas", "RPC0", ONE, model_bytes=100 * MIB, kv_bytes=held * MIB),)
+    placement = judge_placement(plan, there)
+    assert placement.state is PlacementState.MATCHES
+    assert (placement.problem is not None) == larger
+    if larger:
+        assert placement.problem.what == f"RPC0 on atlas holds {held} MiB of KV cache where {planned} MiB were planned."

@@ -85,7 +85,11 @@ async def test_a_head_that_is_given_a_value_that_it_refuses(config: FleetConfig,
 
 
 async def test_a_context_that_no_memory_holds(config: FleetConfig, state: Path) -> None:
+    """The planner refuses it; who says the shares themselves is believed, and then the load fails."""
     async with running(with_model(config, context=ABSURD)) as engine:
+        operation = await do(engine, BringUp())
+        assert operation.state is OperationState.REFUSED and "gemma does not fit" in sentence(operation)
+    async with running(with_model(config, context=ABSURD, split={NODE: 1.0})) as engine:
         said = sentence(await failed(engine))
     assert f"coordinator-{head_port(config)} on {NODE} ended." in said and "memory" in said, said
     assert "Its last lines:" in said
@@ -117,7 +121,7 @@ async def test_a_worker_that_dies_while_its_head_loads_is_what_is_named(config: 
 
 
 async def test_what_served_before_serves_again_when_another_model_fails(config: FleetConfig, state: Path) -> None:
-    both = with_model(config, "vast", context=ABSURD)
+    both = with_model(config, "vast", context=ABSURD, split={NODE: 1.0})
     async with running(both) as engine:
         await bring_up(engine)
         before = await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)

@@ -240,7 +240,8 @@ async def test_a_model_that_does_not_fit_is_refused_and_what_serves_serves_on(
     async with running(small) as engine:
         operation = await do(engine, BringUp())
         assert operation.state is OperationState.REFUSED
-        assert "No device has memory free" in sentence(operation) or "would have to hold" in sentence(operation)
+        assert operation.problem.code == "no-room"
+        assert "gemma does not fit: with a context of 512 tokens it takes" in sentence(operation)
     assert processes_of(state) == []
 
 
