@@ -21,9 +21,14 @@ from pathlib import Path
 import psutil
 from hosts import TESTS, _wait_for, _why_no_lab
 
+from fleet.nodes import burst as burst_module
+from fleet.nodes.links import Way, read_way
+
 MODEL = "gemma-3-270m-q4_k_m.gguf"
 HEAD_PORT, WORKER_PORT = 8180, 50150
 CONTEXT = 8192
+PRIORITY = "-15"     # before everything else that runs here: strangers shall not be measured
+BURST = burst_module.__file__
 PATIENCE = 120.0     # seconds for a head to answer
 
 
@@ -32,6 +37,7 @@ class Servers:
 
     def __init__(self, made: dict) -> None:
         self.nodes: list[dict] = made["nodes"]
+        self.model_here = Path(made["models"], MODEL)
         self.model = f"/opt/fleetlab/models/{MODEL}"
 
     def delay(self, milliseconds: float) -> None:
@@ -68,7 +74,7 @@ class Servers:
         from fleetlab.node import enter
 
         line = ["/bin/sh", "-c", 'trap "" PIPE; exec "$@"', "sh", *argv] if shield else list(argv)
-        process = subprocess.Popen(enter(node, line, "fleet"), stdin=subprocess.DEVNULL,
+        process = subprocess.Popen(["nice", "-n", PRIORITY, *enter(node, line, "fleet")], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             yield process
@@ -78,6 +84,18 @@ class Servers:
                     child.kill()
             process.kill()
             process.wait()
+
+    def way(self, worker: dict) -> Way:
+        """The link from the head's node to a worker's, measured as the engine measures it."""
+        from fleetlab.node import enter
+
+        burst = Path(BURST).read_text()
+        serve = enter(worker, ["python3", "-I", "-c", burst, "serve", worker["addr"]], "fleet")
+        with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as server:
+            port = server.stdout.readline().split()[-1] if server.stdout else ""
+            measure = enter(self.nodes[0], ["python3", "-I", "-c", burst, "measure", worker["addr"], port], "fleet")
+            done = subprocess.run(measure, capture_output=True, text=True, timeout=20, check=False)
+        return read_way(done.stdout.strip())
 
     def processor(self) -> float:
         """CPU seconds that all processes of the nodes have used."""
