@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from fleet.model import Problem, ServiceKind
 from fleet.runtimes.head_lines import Fault, FaultKind, body, fault_of
+from fleet.runtimes.vllm_death import is_vllm, vllm_cause
 from fleet.runtimes.worker_log import read_banner
 
 MOST_LINES = 400
@@ -33,6 +34,8 @@ def cause_of_death(kind: ServiceKind, exit_status: int | None, log_tail: str) ->
         exit_status: as a shell gives it, 128 + signal for a signal; None = nobody saw it.
         log_tail: the end of its log.
     """
+    if is_vllm(kind, log_tail):
+        return vllm_cause(log_tail) or _by_status(kind, exit_status)
     faults = [fault for line in log_tail.splitlines()[-MOST_LINES:] if (fault := fault_of(body(line[:1000])))]
     fault = _decisive(faults)
     if fault is not None:
@@ -175,10 +178,10 @@ def _by_status(kind: ServiceKind, status: int | None) -> Problem:
             return Problem("broken-pipe", "A client went away before it had read the worker's answer, and that ended "
                            "the worker (SIGPIPE): a probe or a head that was cut off.",
                            "Start it again; workers that Quarterdeck starts do not mind this.")
-        case 134 if not worker:
+        case 134 if kind is ServiceKind.COORDINATOR:
             return Problem("aborted", "llama-server stopped itself (SIGABRT): most likely one of its workers died or "
                            "is of another build.", "See the workers' logs, then bring the model up again.")
-        case 134:
+        case 134 if worker:
             return Problem("aborted", "The worker stopped itself (SIGABRT): a check in llama.cpp failed.",
                            "See the end of its log; an operation that its device lacks does this.")
         case 137:
