@@ -82,6 +82,7 @@ _RECURRENT = frozenset({"mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwk
 _WHERE_NO_KV = frozenset({"jamba", "plamo2", "granitehybrid", "lfm2", "lfm2moe", "kimi-linear", "kimi-k3",
                           "bailingmoe3", "nemotron_h", "nemotron_h_moe"})
 _BY_INTERVAL = {"qwen3next": 4, "qwen35": 4, "qwen35moe": 4, "minimax-01": 8}
+DELTA = frozenset({"qwen3next", "qwen35", "qwen35moe"})      # their states are those of gated delta nets
 _BOTH = frozenset({"falcon-h1"})
 _SHARED_FROM = {"gemma3n": 20}                        # layers from this on use an earlier one's cache
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.errors import PlanRefused
-from fleet.models.attention import MOST_WIDTH, TAKES_BACK, Kind, LayerKind, attention_of
+from fleet.models.attention import DELTA, MOST_WIDTH, TAKES_BACK, Kind, LayerKind, attention_of
 from fleet.models.gguf import GgufHeader
 
 PADDING = 256                  # cells: llama.cpp rounds every context up to it (llama_context, PR 17046)
@@ -212,7 +212,8 @@ def _remembering(header: GgufHeader, ask: Ask, kind: LayerKind) -> int:
     most = 0
     if kind.key_width:
         queries = _activation(header, ask, kind.heads * kind.key_length)
-        most = 2 * width + 2 * queries
+        gated = header.architecture in DELTA                     # a gate as wide as the queries stays beside them
+        most = 2 * width + (3 if gated else 2) * queries
         if not kind.value_length:        # latent: the queries within the latent space twice, and joined with the rest
             latent = _activation(header, ask, kind.heads * (header.number("{arch}.attention.kv_lora_rank") or 0))
             most = max(most, queries + 2 * latent)
@@ -222,9 +223,11 @@ def _remembering(header: GgufHeader, ask: Ask, kind: LayerKind) -> int:
     if kind.state_bytes:
         inner = header.number("{arch}.ssm.inner_size") or 0
         mixed = 2 * (header.number("{arch}.ssm.group_count") or 0) * (header.number("{arch}.ssm.state_size") or 0)
-        # The projection (gate and input), the convolution's input and output, the step and the result. Without an
-        # inner size (rwkv, short convolutions) ten rows of the model's width.
-        values = 2 * inner + mixed + 2 * (inner + mixed) + 2 * inner
+        # Mamba: the projection (gate and input), the convolution's input and output, the step and the result. Delta
+        # nets: the projection, the convolution's input and output, the gate. Without an inner size (rwkv, short
+        # convolutions) ten rows of the model's width.
+        mamba, delta = 2 * inner + mixed + 2 * (inner + mixed) + 2 * inner, 3 * (inner + mixed) + inner
+        values = delta if header.architecture in DELTA else mamba
         update = _activation(header, ask, values) + 2 * kind.state_bytes * ask.slots if inner else 10 * width
         most = max(most, update)
     return most

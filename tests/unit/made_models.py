@@ -85,10 +85,16 @@ LATENT = Shape("deepseek2", layers=4, width=512, feed_forward=1024, vocabulary=1
                      "attention.value_length": 512, "attention.key_length_mla": 192, "attention.value_length_mla": 128,
                      "rope.dimension_count": 64, "leading_dense_block_count": 4, "expert_shared_count": 1,
                      "expert_weights_scale": 1.0, "expert_feed_forward_length": 256})
+# Three gated delta nets to one attention with a gate.
+DELTA = Shape("qwen35", layers=4, width=1024, feed_forward=2048, vocabulary=16_000, heads=8, kv_heads=2,
+              head_width=128, tied=True,
+              more={"ssm.conv_kernel": 4, "ssm.inner_size": 2048, "ssm.state_size": 128, "ssm.group_count": 16,
+                    "ssm.time_step_rank": 16, "rope.dimension_sections": [11, 11, 10, 0], "rope.dimension_count": 64})
 
 SHAPES = {"llama": LLAMA, "windowed": WINDOWED, "hybrid": HYBRID, "recurrent": RECURRENT, "wide": WIDE,
           "experts": EXPERTS}
-FURTHER = {"alternating": ALTERNATING, "both": BOTH, "mamba2": SECOND_MAMBA, "convolved": CONVOLVED, "latent": LATENT}
+FURTHER = {"alternating": ALTERNATING, "both": BOTH, "mamba2": SECOND_MAMBA, "convolved": CONVOLVED, "latent": LATENT,
+           "delta": DELTA}
 _BITS = GGMLQuantizationType.IQ2_XXS
 # The widths of large models in few layers, where a width counted once too often shows. For one machine alone: over a
 # wire all their zeros would be sent.
@@ -211,6 +217,8 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
         yield at + "attn_norm.weight", (width,), F32
         if shape.architecture == "mamba":
             yield from _first_mamba(shape, at)
+        elif shape.architecture == "qwen35" and layer % 4 < 3:
+            yield from _delta_net(shape, at)
         elif shape.architecture == "deepseek2":
             yield from _latent_attention(shape, at)
         elif shape.kv(layer):
@@ -229,14 +237,17 @@ def _tensors(shape: Shape) -> Iterator[Tensor]:
 
 def _attention(shape: Shape, at: str, kv_heads: int) -> Iterator[Tensor]:
     weights, width, head = shape.weights, shape.width, shape.head
-    yield at + "attn_q.weight", (width, shape.heads * head), weights
+    gated = shape.architecture == "qwen35"
+    yield at + "attn_q.weight", (width, shape.heads * head * (2 if gated else 1)), weights
     yield at + "attn_k.weight", (width, kv_heads * head), weights
     yield at + "attn_v.weight", (width, kv_heads * head), weights
     yield at + "attn_output.weight", (shape.heads * head, width), weights
     if shape.architecture == "gemma2":
         yield at + "post_attention_norm.weight", (width,), F32
         yield at + "post_ffw_norm.weight", (width,), F32
-    if shape.architecture in ("qwen3moe", "lfm2"):
+    if gated:
+        yield at + "post_attention_norm.weight", (width,), F32
+    if shape.architecture in ("qwen3moe", "lfm2", "qwen35"):
         yield at + "attn_q_norm.weight", (head,), F32
         yield at + "attn_k_norm.weight", (head,), F32
 
@@ -256,6 +267,22 @@ def _latent_attention(shape: Shape, at: str) -> Iterator[Tensor]:
     yield at + "attn_output.weight", (shape.heads * values, width), weights
 
 
+def _delta_net(shape: Shape, at: str) -> Iterator[Tensor]:
+    inner, state, heads, groups = (shape.more[f"ssm.{key}"] for key in (
+        "inner_size", "state_size", "time_step_rank", "group_count"))
+    weights, width, mixed = shape.weights, shape.width, inner + 2 * groups * state
+    yield at + "post_attention_norm.weight", (width,), F32
+    yield at + "attn_qkv.weight", (width, mixed), weights
+    yield at + "attn_gate.weight", (width, inner), weights
+    yield at + "ssm_conv1d.weight", (shape.more["ssm.conv_kernel"], mixed), F32
+    yield at + "ssm_dt.bias", (heads,), F32
+    yield at + "ssm_a", (heads,), F32
+    yield at + "ssm_beta.weight", (width, heads), weights
+    yield at + "ssm_alpha.weight", (width, heads), weights
+    yield at + "ssm_norm.weight", (state,), F32
+    yield at + "ssm_out.weight", (inner, width), weights
+
+
 def _convolution(shape: Shape, at: str) -> Iterator[Tensor]:
     yield at + "shortconv.conv.weight", (shape.more["shortconv.l_cache"], shape.width), F32
     yield at + "shortconv.in_proj.weight", (shape.width, 3 * shape.width), shape.weights
@@ -264,7 +291,7 @@ def _convolution(shape: Shape, at: str) -> Iterator[Tensor]:
 
 def _feed_forward(shape: Shape, at: str, feed: int) -> Iterator[Tensor]:
     weights, width = shape.weights, shape.width
-    if shape.architecture != "cohere2":
+    if shape.architecture not in ("cohere2", "qwen35"):
         yield at + ("ffn_norm" if shape.architecture == "falcon-h1" else "ffn_norm.weight"), (width,), F32
     if experts := shape.more.get("expert_count"):
         feed = shape.more["expert_feed_forward_length"]
