@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
+from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, RuntimeName, WorkerConfig
 from fleet.errors import NO_SUCH, PlanRefused
 from fleet.model import Binary, ModelFile, Node, NodeState, Snapshot
 from fleet.planning.head import choose_head, size_of
@@ -57,12 +57,15 @@ def may_be_head(config: FleetConfig, node: Node) -> bool:
 
 
 def choose(snapshot: Snapshot, config: FleetConfig, wanted: str) -> Choice:
-    """Decide model, head and workers.
+    """Decide model, head and workers of a model that llama.cpp serves.
 
     Raises:
         PlanRefused: it cannot be decided, or a node that is needed cannot be used.
     """
     model = find_model(snapshot, config, wanted)
+    if model.runtime is RuntimeName.VLLM:
+        raise PlanRefused(f"{model.name} is served by vLLM, which deals its layers itself.",
+                          f"`quarterdeck up --dry-run {model.name}` shows its plan.", code="vllm")
     head, reason = _choose_head(snapshot, config, model)
     binary = _first(_programs(head, HEAD_PROGRAM))
     if binary is None:

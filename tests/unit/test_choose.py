@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, WorkerConfig
+from fleet.config.schema import FleetConfig, ModelConfig, NodeConfig, Role, RuntimeName, WorkerConfig
 from fleet.errors import NO_SUCH, PlanRefused
 from fleet.model import (
     Binary,
@@ -151,3 +151,8 @@ def test_no_workers_where_the_model_wants_none():
 def test_what_was_only_found_takes_no_part_beside_a_file_that_names_nodes():
     choice = choose(*fleet(node("atlas", files=[FILE]), replace(node("guest"), configured=False)), "")
     assert choice.workers == ()
+
+
+def test_a_model_that_vllm_serves_is_not_dealt_here():
+    wide = ModelConfig("gemma", FILE, runtime=RuntimeName.VLLM)
+    assert "gemma is served by vLLM" in refusal(node("atlas", files=[FILE]), wanted="gemma", model=wide)
