@@ -5,7 +5,8 @@ arrays (a vocabulary has 262 144 strings) are walked over and never kept.
 
 Constants and types are the gguf package's (`fleet.models.tensor_types`). Its GGUFReader is not enough: it wants the
 whole file on a local disk, to map it; it makes some numpy objects of each string of the vocabulary; it believes the
-lengths that it reads; and it imports numpy. `tests/bench/gguf.py` measures both.
+lengths that it reads; and it imports numpy. `tests/bench/gguf_header.py` measures both: for a 44 GB file with 262 144
+tokens 21 s and 950 MB there, 60 to 85 ms and 15 MB here.
 """
 
 from __future__ import annotations

@@ -45,9 +45,10 @@ class GgufHeader:
     """The metadata and the tensor index of one file."""
 
     version: int
-    metadata: Mapping[str, Value] = field(default_factory=dict)
-    array_lengths: Mapping[str, int] = field(default_factory=dict)   # of every array, kept or not
-    tensors: tuple[TensorInfo, ...] = ()
+    # Not in the repr: asyncio.run makes one of its result (through signal.signal), which took longer than the reading.
+    metadata: Mapping[str, Value] = field(default_factory=dict, repr=False)
+    array_lengths: Mapping[str, int] = field(default_factory=dict, repr=False)   # of every array, kept or not
+    tensors: tuple[TensorInfo, ...] = field(default=(), repr=False)
     data_offset: int = 0       # bytes from the start of the file
     file_size: int = 0         # bytes
     missing_bytes: int = 0     # that its tensors reach beyond its end: an incomplete download

@@ -7,16 +7,21 @@ import os
 import struct
 import subprocess
 import sys
+import tracemalloc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_gguf import llama, number, numbers
 
 from fleet.errors import FleetError, ModelFileError
+from fleet.models.experts import experts_of
+from fleet.models.facts import facts_of
 from fleet.models.gguf import GgufHeader, combined, read_header
 from fleet.models.tensor_types import tensor_types
-from fleet.models.window import CHUNK, LONGEST_READ, Read
+from fleet.models.window import CHUNK, LONGEST_READ, READ_LIMIT, Read
 
 DATA = Path(__file__).parents[1] / "data/gguf"
 U32, I32, F32, BOOL, STRING, ARRAY, U64 = 4, 5, 6, 7, 8, 9, 10
@@ -336,3 +341,53 @@ def test_a_real_model_adds_up_to_what_llama_cpp_says_it_loads(tmp_path: Path):
     assert round((sum(header.layer_bytes[7:]) + header.output_bytes) / MIB, 2) == 210.01
     assert round(header.tensor_bytes / MIB, 2) == 235.16
     assert len(asked) < 20
+
+
+def mutated(data: bytes, changes: list[tuple[int, bytes]]) -> bytes:
+    for at, patch in changes:
+        at %= len(data)
+        data = data[:at] + patch + data[at + len(patch) :]
+    return data
+
+
+REAL = llama(
+    6, tokens=[f"token{n}" for n in range(300)], llama__expert_count=8, llama__expert_used_count=2
+).tensor("blk.1.ffn_gate_exps.weight", (64, 32, 8), "Q8_0")
+REAL.entries += [numbers("llama.attention.head_count_kv", [2, 0, 2, 2, 0, 2]), number("split.count", 1)]
+REAL_HEAD = REAL.head()
+NUMBERS = st.sampled_from([0, 1, 255, 65_536, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]).map(
+    lambda value: struct.pack("<Q", value)
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), NUMBERS | st.binary(min_size=1, max_size=9)), min_size=1, max_size=4),
+       st.sampled_from([0, 1, 10**6, 40 * 10**9, 2**62]))
+def test_no_header_makes_anything_but_a_model_or_a_sentence(changes: list[tuple[int, bytes]], more: int):
+    """Whatever lengths a file claims and however large it is, all that follows from its header can be asked for."""
+    data = mutated(REAL_HEAD, changes)
+    read: list[tuple[int, int]] = []
+    with suppress(ModelFileError):
+        header = asyncio.run(read_header(reading(data, read), len(data) + more))
+        facts, experts = facts_of(header), experts_of(header)
+        assert facts.parameters >= 0 and len(header.layer_bytes) == header.n_layers and header.fingerprint
+        assert experts is None or experts.token_bytes >= 0
+        assert all(tensor.bytes >= 0 for tensor in header.tensors)
+    assert sum(length for _, length in read) <= READ_LIMIT + LONGEST_READ
+
+
+def test_a_hostile_header_costs_little_memory():
+    """The largest of everything that is allowed, in a file that claims to go on for ever."""
+    strings_ = entry("s", ARRAY, struct.pack("<IQ", STRING, 2**40) + text("x") * 3000)
+    many = b"".join(entry(f"k{n}", ARRAY, struct.pack("<IQ", 0, 4096) + bytes(range(256)) * 16) for n in range(2000))
+    hostile = [gguf([strings_], []), gguf([many], [])[:16] + struct.pack("<Q", 2000) + many,
+               gguf([entry("s", STRING, struct.pack("<Q", 2**40))], [])]
+    tracemalloc.start()
+    try:
+        for data in hostile:
+            with suppress(ModelFileError):
+                header_of(data, size=2**60)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 64 * MIB
