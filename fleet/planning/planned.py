@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import floor, log10
 
 from fleet.errors import PlanRefused
-from fleet.model import Share
+from fleet.model import DeviceReads, Share
 from fleet.models.gguf import GgufHeader
 from fleet.planning.ladder import Fitted, Mode, Short, Table, Wish, fit
 from fleet.planning.rooms import Room, Rooms
@@ -109,7 +109,10 @@ def _output_is_remote(split: Split) -> bool:
 
 def _planned(header: GgufHeader, rooms: Rooms, wish: Wish, *, output_on_host: bool) -> Split | Short:
     sizes = ModelSizes(header, output_on_host=output_on_host)
-    table = Table(_place(sizes, rooms.host), tuple(_place(sizes, room) for room in rooms.devices),
+    places = [_place(sizes, room) for room in rooms.devices]
+    if output_on_host and places and places[-1].least:
+        places[-1] = replace(places[-1], least=2)      # the output layer is dealt to it, but is nothing there
+    table = Table(_place(sizes, rooms.host), tuple(places),
                   tuple(room.weight for room in rooms.devices))
     fitted = fit(sizes, table, wish)
     if isinstance(fitted, Short):
@@ -170,6 +173,13 @@ def names_of(split: Split) -> tuple[str, ...]:
             number += holding.room.worker in used
         names.append(name if holding.layers else "")
     return tuple(names)
+
+
+def reads_of(split: Split, header: GgufHeader) -> tuple[DeviceReads, ...]:
+    """What each device that is used does for a token, the head's processor last."""
+    host = split.host.reads + (header.output_bytes if split.output_on_host else 0)
+    return (*(DeviceReads(h.room.node, h.room.device, h.reads, h.sends if h.room.link is not None else 0)
+              for h in split.used), DeviceReads(split.host.room.node, "CPU", host))
 
 
 def shares_of(split: Split, names: Sequence[str], endpoints: Sequence[str], header: GgufHeader) -> tuple[Share, ...]:

@@ -99,10 +99,13 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
     if available is None and memory is not None and memory.available is not None:
         available = memory.available + held_by_ours(head)
     left = max(0, available - header.input_bytes) if available is not None else None
+    workers = sum(1 for room in devices if room.node == head.name and device_of(head, room.device) is None)
+    part = None if left is None else left // (workers + 1)      # of main memory, for each that computes on it
     shared = []
     for room in devices:
-        if left is not None and room.node == head.name and _uses_main_memory(head, room.device):
-            limit = room.limit if room.source == "fleet.yaml" else min(room.limit, left)
+        if left is not None and part is not None and room.node == head.name and _uses_main_memory(head, room.device):
+            most = part if device_of(head, room.device) is None else left
+            limit = room.limit if room.source == "fleet.yaml" else min(room.limit, most)
             left = max(0, left - limit)
             room = replace(room, limit=limit)
         shared.append(room)

@@ -293,7 +293,8 @@ def _as_planned(planned: tuple[Share, ...], real: tuple[Share, ...]) -> tuple[Sh
 
 
 def _is_planned(share: Share) -> bool:
-    return bool(share.model_bytes or share.layers or (share.model_bytes is None and share.layers is None))
+    """An output layer whose matrix stays on the head is a layer of no bytes."""
+    return share.layers != 0 if share.model_bytes is None else share.model_bytes > 0
 
 
 def _over(planned: tuple[Share, ...], wanted: list[Share], real: tuple[Share, ...],
