@@ -122,7 +122,7 @@ class ModelConfig:
     file: str                                  # path on the head; the first shard of several
     head: str = ""                             # node; "" = chosen
     workers: tuple[str, ...] | None = None     # nodes; None = every other one that may; () = none
-    context: int | None = None                 # tokens; None = llama-server's choice
+    context: int | None = None                 # tokens; None = the most that fits without making tokens slower
     slots: int | None = None
     kv_type_k: str = ""                        # f16, q8_0 ...
     kv_type_v: str = ""
