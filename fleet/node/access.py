@@ -53,7 +53,7 @@ def parse_network(text: str) -> object:
     try:
         return ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
-        raise SwarmError(f"'{text[:60]}' is no network.", "Write it as 192.168.1.0/24 or fd00::/8.",
+        raise SwarmError(f"{text[:60]!a} is no network.", "Write it as 192.168.1.0/24 or fd00::/8.",
                          code="access") from None
 
 

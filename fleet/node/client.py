@@ -60,8 +60,8 @@ def parse_peer(url: str, default_port: int = 9080) -> PeerAddress:
             raise ValueError("the path has blanks")
         return PeerAddress(host, port, quote(base, safe="/%-._~!$&'()*+,;=:@"))
     except ValueError as error:
-        shown = text[:80].encode("ascii", "backslashreplace").decode()
-        raise SwarmError(f"'{shown}' is no peer: {error}.", "Write it as http://HOST:9080.", code="peer") from None
+        raise SwarmError(f"{text[:80]!a} is no peer: {error}.", "Write it as http://HOST:9080.",
+                         code="peer") from None
 
 
 class Connection:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .puller import Puller
 
 CLOSE = 8                 # pieces between the hash of the whole and one that may wait for it
+MUCH = 4 << 20            # bytes: a peer that was lost after as many is worth asking again soon
 GRAIN = 16_384            # bytes: shares of a split piece are whole grains
 WORTH = 1.0               # seconds that a run must still take before another peer helps
 STALLED = 3.0             # seconds without a byte: another peer takes all of the rest
@@ -30,6 +31,7 @@ class Fetching:
         self.puller = puller
         self.assemblies: dict[int, Assembly] = {}
         self.suspects: dict[int, list[tuple]] = {}   # runs of a wrong piece that several peers sent
+        self.wrong = 0                               # pieces that were thrown away
 
     @property
     def in_the_making(self) -> int:
@@ -212,7 +214,7 @@ class Fetching:
         if failure.kind == BUSY:
             peer.rest_until = now + 1.0 + self.puller.rng.random()
             return
-        if got and not taken_over:
+        if got >= MUCH and not taken_over:
             peer.failures = max(0, peer.failures - 1)   # it does send; it is not dead
         peer.failed(now, failure.what, self.puller.rng.random())
 
@@ -244,6 +246,7 @@ class Fetching:
                     self._ban(sender, piece.index, f"sent wrong bytes within piece {piece.index}")
         else:
             with puller.cond:
+                self.wrong += 1
                 self.assemblies.pop(piece.index, None)
                 if len(senders) > 1:
                     self.suspects.setdefault(piece.index, []).extend(assembly.sent)

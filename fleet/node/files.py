@@ -101,8 +101,11 @@ def open_data(path: Path, *, write: bool, create: bool = False) -> int:
 def make_room(handle: int, size: int, path: Path) -> None:
     """Give the file its full size, and its blocks where the system can: a full disk is known at once."""
     have = os.fstat(handle).st_size
-    if have != size:
+    if have == size:
+        return    # allocating again would change the mtime, by which a clean stop is known
+    if have > size:
         os.ftruncate(handle, size)
+        return
     allocate = getattr(os, "posix_fallocate", None)
     if allocate is not None:
         try:
@@ -110,10 +113,12 @@ def make_room(handle: int, size: int, path: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENODEV):
                 raise
-        return
+        else:
+            return
     free = os.fstatvfs(handle)
     if free.f_bavail * free.f_frsize < size - os.fstat(handle).st_blocks * 512:
         raise OSError(errno.ENOSPC, "no space left", str(path))
+    os.ftruncate(handle, size)
 
 
 def put_in_place(part: Path, final: Path) -> None:

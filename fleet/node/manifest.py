@@ -159,7 +159,7 @@ def plain_name(name: Any) -> str:
     """`name` when it is a plain file name, else ManifestRefused with the reason."""
     if not isinstance(name, str) or not name:
         raise ManifestRefused("The file name is missing.")
-    shown = name[:80].encode("ascii", "backslashreplace").decode()
+    shown = ascii(name[:80])[1:-1]   # an error is read on a terminal
     if any(unicodedata.category(letter)[0] == "C" or letter in "\u2028\u2029" for letter in name):
         raise ManifestRefused(f"The file name '{shown}' has control characters.")
     if "/" in name or "\\" in name or ":" in name:

@@ -49,7 +49,7 @@ class Puller:
     `peers`: URLs, or a function that is asked for them again every 2 seconds; `trackers`: seeders that
     know more peers. `seeder`: serves what is here already, from the first piece on. `parallel` requests
     run at once. `throttle` limits what is received. `tell` gets the records of progress.py, from any
-    thread, and must return soon. `patience`: seconds without a byte after which run() gives up (None:
+    thread, and must return soon. `patience`: seconds without progress after which run() gives up (None:
     never). `rng` makes every choice repeatable as far as the network is.
     """
 
@@ -157,7 +157,11 @@ class Puller:
 
     def _pull(self) -> None:
         have = set(self.store.holdings.snapshot())
-        self.rarity = Rarity((i for i in range(self.manifest.count) if i not in have), self.manifest.count, self.rng)
+        with self.cond:   # peers may have joined while the disk was checked
+            missing = [index for index in range(self.manifest.count) if index not in have]
+            self.rarity = Rarity(missing, self.manifest.count, self.rng)
+            for peer in self.peers.values():
+                self.rarity.gain(peer.have)
         follower = self._follow()
         workers = [threading.Thread(target=self._fetching.work, name=f"swarm-pull-{number}", daemon=True)
                    for number in range(self._parallel)]
@@ -186,7 +190,7 @@ class Puller:
                              "If the disk is sound, the manifest contradicts itself: get another one.", code="whole")
         finally:
             self.stopping.set()
-            follower.stop.set()
+            self.follower.stop.set()
             with self.cond:
                 self.cond.notify_all()
                 for assembly in self._fetching.assemblies.values():
@@ -194,9 +198,9 @@ class Puller:
                         if segment.connection is not None:
                             segment.connection.abort()
             self._watching.end()
-            for worker in workers:
-                if worker.ident is not None:
-                    worker.join(30.0)
+            for thread in (*workers, self.follower.thread):   # they use the store, which is closed next
+                if thread.ident is not None:
+                    thread.join(30.0)
             self.pool.close()
 
     def _follow(self) -> WholeHash:
@@ -207,13 +211,15 @@ class Puller:
 
     def _until_all_here(self, follower: WholeHash) -> None:
         self._phase = PULLING
-        looked = told = last_byte = time.monotonic()
-        received = self._received
+        looked = told = moved = time.monotonic()
+        # Bytes that come in again and again (a peer that always cuts off) are no progress.
+        most, wrong = 0, self._fetching.wrong
         while len(self.store.holdings) < self.manifest.count:
             self._breathe()
             now = time.monotonic()
-            if self._received != received:
-                received, last_byte = self._received, now
+            done = self._bytes_here() + self._fetching.in_the_making
+            if done > most or wrong != self._fetching.wrong:
+                most, wrong, moved = done, self._fetching.wrong, now
             if now - looked > LOOK_EVERY:
                 looked = now
                 self._add_peers()
@@ -223,7 +229,7 @@ class Puller:
             if now - told > TELL_EVERY:
                 told = now
                 self.tell(self.progress())
-            if self._patience is not None and now - last_byte > self._patience:
+            if self._patience is not None and now - moved > self._patience:
                 raise self._nobody()
             with self.cond:
                 if len(self.store.holdings) < self.manifest.count:

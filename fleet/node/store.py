@@ -50,6 +50,7 @@ class Store:
         self._saved: set = set()          # synced, so the note may name them
         self._unsynced: list = []
         self._wake = threading.Condition()
+        self._saving = threading.Lock()   # one writer of the note at a time
         self._syncing = False
         self._written = self._flushed = 0  # bytes, roughly: threads add to it without a lock
         self._closed = False
@@ -203,15 +204,18 @@ class Store:
     # Pieces
 
     def handle(self, number: int) -> int:
-        """The open file of data file `number`, for pwrite and sendfile."""
-        return self._handles[number]
+        """The open file of data file `number`, for pwrite and sendfile; StoreError after close()."""
+        handles = self._handles
+        if not handles:
+            raise StoreError(f"{self.manifest.name} is closed.", code="closed")
+        return handles[number]
 
     def digest(self, piece: Piece, start: int = 0, stop: int | None = None) -> str:
         """SHA-256 of the piece's bytes on disk (of `start` to `stop` within it); "" when they are not all there."""
         end = piece.size if stop is None else stop
         hasher, buffer, at = hashlib.sha256(), memoryview(bytearray(min(READ, max(1, end - start)))), start
         while at < end:
-            data = os.pread(self._handles[piece.file], min(len(buffer), end - at), piece.at + at)
+            data = os.pread(self.handle(piece.file), min(len(buffer), end - at), piece.at + at)
             if not data:
                 return ""
             hasher.update(data)
@@ -232,6 +236,7 @@ class Store:
     def drop(self, wrong: Iterable[int]) -> None:
         """Pieces turned out to be wrong: they are missing again."""
         gone = set(wrong)
+        self.settle()
         self.holdings.replace(index for index in self.holdings.snapshot() if index not in gone)
         with self._wake:
             self._saved -= gone
@@ -271,13 +276,14 @@ class Store:
 
     def save(self) -> None:
         """Write the note."""
-        with self._wake:
-            have = frozenset(self._saved)
-        marks = []
-        for handle in self._handles:
-            info = os.fstat(handle)
-            marks.append((info.st_size, info.st_mtime_ns))
-        notes.Bitfield(self.manifest.id, self.manifest.count, have, tuple(marks), self.complete).save(self.note)
+        with self._saving:
+            with self._wake:
+                have = frozenset(self._saved)
+            marks = []
+            for handle in self._handles:
+                info = os.fstat(handle)
+                marks.append((info.st_size, info.st_mtime_ns))
+            notes.Bitfield(self.manifest.id, self.manifest.count, have, tuple(marks), self.complete).save(self.note)
 
     def settle(self) -> None:
         """Wait until every finished piece is synced and noted."""
