@@ -108,6 +108,7 @@ class Fake(asyncio.Protocol):
         usage = {"completion_tokens": count, "prompt_tokens": 7, "total_tokens": count + 7}
         if not asked.get("stream"):
             self.whole({"choices": [{"index": 0, "finish_reason": "stop",
+                                     "text": " token" * count,
                                      "message": {"role": "assistant", "content": " token" * count}}],
                         "id": "chatcmpl-1", "model": "fake", "object": "chat.completion", "usage": usage})
             return
