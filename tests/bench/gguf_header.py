@@ -3,7 +3,8 @@
     python tests/bench/gguf_header.py [--quick] [--json]
 
 The file is a hole behind a real-sized header: 262 144 tokens, 250 000 merges, 963 tensors. Medians of wall times;
-bytes as the file's owner gave them out. Limits: 100 ms and 50 MB of memory here, 1 s and 32 MB moved over SSH.
+bytes as the file's owner gave them out. Limits: 100 ms of processor and 50 MB of memory here, 1 s and 32 MB moved over
+SSH.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from fleet.nodes.questions import nobody
 from fleet.nodes.ssh import SshTarget, SshTransport
 
 MB = 1e6
-LIMITS = {"here_ms": 100.0, "here_memory_mb": 50.0, "ssh_ms": 1000.0, "ssh_mb": 32.0}
+LIMITS = {"here_cpu_ms": 100.0, "here_memory_mb": 50.0, "ssh_ms": 1000.0, "ssh_mb": 32.0}
 # Linux: the peak of this very program; ru_maxrss begins with that of whoever started it.
 IN_A_PROCESS = """import re, resource, sys, time
 def peak():
@@ -67,14 +68,14 @@ def fresh(work: str, path: Path) -> tuple[float, float]:
 
 
 def here(path: Path) -> float:
-    """Milliseconds to read a header in a process that has everything imported."""
+    """Milliseconds of processor to read a header in a process that has everything imported: nothing is waited for."""
     with path.open("rb") as file:
         async def read(offset: int, length: int) -> bytes:
             return os.pread(file.fileno(), length, offset)
 
-        begun = time.perf_counter()
+        begun = time.process_time()
         asyncio.run(read_header(read, path.stat().st_size))
-        return (time.perf_counter() - begun) * 1000
+        return (time.process_time() - begun) * 1000
 
 
 async def over_ssh(made: Hosts, model: Maker, rounds: int) -> list[tuple[float, float]]:
@@ -115,7 +116,8 @@ def main() -> int:
     median = statistics.median
     results = {
         "file_gb": round(path_size(model) / 1e9, 1), "header_mb": round(len(model.head()) / MB, 2), "machines": kind,
-        "here_ms": round(median(warm for warm, _ in pairs), 1), "fresh_ms": round(median(f[0] for _, f in pairs), 1),
+        "here_cpu_ms": round(median(warm for warm, _ in pairs), 1),
+        "fresh_ms": round(median(f[0] for _, f in pairs), 1),
         "here_memory_mb": round(median(f[1] for _, f in pairs), 1),
         "package_ms": round(median(t[0] for t in theirs), 1),
         "package_memory_mb": round(median(t[1] for t in theirs), 1),
