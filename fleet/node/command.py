@@ -100,6 +100,8 @@ def _arguments() -> argparse.ArgumentParser:
     verb = verbs.add_parser("seed", help="serve models")
     verb.add_argument("files", nargs="+", type=Path, metavar="FILE", help="the (first) file of a model")
     verb.add_argument("--port", type=int, default=PORT)
+    verb.add_argument("--once", action="store_true",
+                      help="give each piece to one guest first, and let the guests share the rest")
     _add_serving(verb, "127.0.0.1")
     verb.set_defaults(run=_seed)
 
@@ -173,7 +175,7 @@ def _seed(options: argparse.Namespace, tell: Told, halt: threading.Event) -> int
             store = Store(_manifest_of(path), path.resolve().parent, mode=SEED)
             store.open(_checking(tell, path.name), halt)
             stores.append(store)
-            seeder.add(store)
+            seeder.add(store, once=options.once)
         seeder.start()
         for store in stores:
             tell(_serving(seeder, store))

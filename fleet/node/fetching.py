@@ -63,6 +63,11 @@ class Fetching:
         if self.puller.store.failed.is_set():
             return None
         usable = [peer for peer in self.puller.peers.values() if peer.usable(now)]
+        if len(usable) > 1:
+            # Half of the workers stay free for the others: a busy source that has what nobody has
+            # would bind them all, and what the others could give meanwhile would have to wait.
+            most = max(1, self.puller.parallel // 2)
+            usable = [peer for peer in usable if peer.active < most]
         if not usable:
             return None
         return self._gap(usable) or self._piece(usable) or self._rest_of_another(usable, now)

@@ -69,7 +69,7 @@ class Puller:
         self.peers: dict[str, Peer] = {}
         self.rarity = Rarity((), manifest.count, self.rng)
         self.pool = Pool(self.connect)
-        self._given, self._trackers, self._parallel = peers, list(trackers), parallel
+        self._given, self._trackers, self.parallel = peers, list(trackers), parallel
         self._tell, self._tell_lock = tell, threading.Lock()
         self._patience, self._connect_within, self._trust = patience, connect_within, trust
         self.follower: WholeHash | None = None
@@ -164,7 +164,7 @@ class Puller:
                 self.rarity.gain(peer.have)
         follower = self._follow()
         workers = [threading.Thread(target=self._fetching.work, name=f"swarm-pull-{number}", daemon=True)
-                   for number in range(self._parallel)]
+                   for number in range(self.parallel)]
         try:
             self._phase = PULLING
             self._add_peers()

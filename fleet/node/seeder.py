@@ -28,11 +28,12 @@ from .sockets import Line
 from .store import Store
 from .tracker import Tracker
 from .trouble import StoreError, SwarmError
+from .turns import Turns
 
 PORT = 9080
 MOST_CONNECTIONS = 128
 MOST_OF_ADDRESS = 64
-LOOK_EVERY = 5.0          # seconds between two looks at the data files
+LOOK_EVERY = 2.0          # seconds between two looks at the data files
 
 
 class Seeder:
@@ -60,6 +61,7 @@ class Seeder:
         self._most, self._most_of_address = most_connections, most_of_address
         self._lock = threading.Lock()
         self._models: dict[str, Store] = {}     # by manifest id, the first is the default
+        self._turns: dict[str, Turns] = {}
         self._troubles: dict[str, str] = {}     # why a model is not served at the moment
         self._guests: dict[socket.socket, str] = {}
         self._listener: socket.socket | None = None
@@ -67,9 +69,15 @@ class Seeder:
 
     # Models
 
-    def add(self, store: Store) -> None:
-        """Serve this store from now on, also while it fills."""
+    def add(self, store: Store, *, once: bool = False) -> None:
+        """Serve this store from now on, also while it fills.
+
+        `once`: give every piece to one guest only as long as others were given to nobody (turns.py).
+        """
         with self._lock:
+            self._turns.pop(store.manifest.id, None)
+            if once:
+                self._turns[store.manifest.id] = Turns(store.holdings.snapshot())
             self._models[store.manifest.id] = store
             self._troubles.pop(store.manifest.id, None)
 
@@ -95,6 +103,10 @@ class Seeder:
             return stores[0] if stores else None
         return next((store for store in stores if store.manifest.name == key), None)
 
+    def turns(self, store: Store) -> Turns | None:
+        """The rule of who gets what, when this store gives every piece once."""
+        return self._turns.get(store.manifest.id)
+
     def trouble(self, store: Store) -> str:
         """Why nothing of this store is served, "" when all is well."""
         return self._troubles.get(store.manifest.id, "")
@@ -107,6 +119,8 @@ class Seeder:
         if what:
             self._troubles[store.manifest.id] = what
             store.holdings.replace(())
+            with self._lock:
+                self._turns.pop(store.manifest.id, None)
         return not what
 
     # Running
@@ -135,6 +149,9 @@ class Seeder:
             self._listener.close()
         for store in self.models():
             store.holdings.wake()
+            turns = self.turns(store)
+            if turns is not None:
+                turns.shown.wake()
         with self._lock:
             guests = list(self._guests)
         for guest in guests:
@@ -205,6 +222,9 @@ class Seeder:
         """Withdraw models whose files change while nobody asks; adding the store anew serves it again."""
         while not self.stopping.wait(LOOK_EVERY):
             for store in self.models():
+                turns = self.turns(store)
+                if turns is not None:
+                    turns.look()
                 if not self.trouble(store):
                     self.look(store)
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from . import heads, sockets
+from .manifest import Piece
 from .store import Store
 from .tracker import INTERVAL, peer_url
 
@@ -93,12 +94,14 @@ class Visit:
         wait = min(LONGEST_WAIT, _number(query.get("wait", ""), 86_400) or 0)
         self.seeder.look(store)
         until = time.monotonic() + wait
-        news = store.holdings.news(since)
+        turns = self.seeder.turns(store)
+        holdings = store.holdings if turns is None else turns.shown
+        news = holdings.news(since)
         while since is not None and news.new == () and not self.seeder.stopping.is_set():
             left = until - time.monotonic()
             if left <= 0:
                 break
-            news = store.holdings.news(since, min(left, 5.0))
+            news = holdings.news(since, min(left, 5.0))
         known = {"version": news.version, "manifest": store.manifest.id, "peer": self.seeder.id}
         self._json(200, {"have": list(news.have), **known} if news.new is None else {"new": list(news.new), **known})
 
@@ -116,6 +119,21 @@ class Visit:
             except heads.BadHead:
                 self._text(416, "no such range", {"Content-Range": f"bytes */{piece.size}"})
                 return
+        turns = self.seeder.turns(store)
+        if turns is None:
+            self._send_piece(store, piece, span, fields)
+            return
+        if not turns.begin(index):
+            self._text(404, "somebody else has this piece now")
+            return
+        sent = False
+        try:
+            self._send_piece(store, piece, span, fields)
+            sent = True
+        finally:
+            turns.end(index, sent)
+
+    def _send_piece(self, store: Store, piece: Piece, span: tuple | None, fields: dict) -> None:
         start, stop = span or (0, piece.size)
         status = 200
         if span is not None:
@@ -124,7 +142,7 @@ class Visit:
         self._head(status, stop - start, fields, more=True)
         handle = os.dup(store.handle(piece.file))   # the store may be closed while this is sent
         try:
-            self._send_file(handle, piece.at + start, stop - start, (store.manifest.id, index))
+            self._send_file(handle, piece.at + start, stop - start, (store.manifest.id, piece.index))
         finally:
             os.close(handle)
 

@@ -204,7 +204,7 @@ def bench(size: int, rounds: int, folder: Path, python: str | None) -> dict[str,
         for step in steps if number % 2 else reversed(steps):
             step()
     if python is not None:
-        for _ in range(max(1, rounds // 3)):
+        for _ in range(min(3, rounds)):
             others.append(tightwad(source, folder, python))
             owns.append(ours(source, folder))
     pairs = [one.seconds / own.seconds for one, own in zip(raws, owns, strict=False)]

@@ -11,6 +11,7 @@ from fleet.node.limits import Throttle, TokenBucket, parse_rate
 from fleet.node.pick import Rarity, best_source, share
 from fleet.node.tracker import MOST_OF_ADDRESS, TTL, Tracker
 from fleet.node.trouble import SwarmError
+from fleet.node.turns import REST, Turns
 
 ALL = set(range(40))
 
@@ -127,6 +128,26 @@ def test_a_peer_is_read(text: str, url: str) -> None:
 def test_what_is_no_peer_is_refused(text: str) -> None:
     with pytest.raises(SwarmError):
         parse_peer(text)
+
+
+def test_a_source_that_gives_once_hides_what_it_gave_and_shows_it_again_in_the_end() -> None:
+    now = [0.0]
+    turns = Turns([0, 1, 2], lambda: now[0])
+    assert turns.begin(1)
+    assert turns.shown.snapshot() == (0, 2)
+    assert not turns.begin(1)
+    turns.end(1, sent=False)
+    assert turns.shown.snapshot() == (0, 1, 2)
+    for index in (0, 1, 2):
+        assert turns.begin(index)
+        turns.end(index, sent=True)
+    assert turns.shown.snapshot() == ()
+    turns.look()
+    assert not turns.begin(0)
+    now[0] = REST
+    turns.look()
+    assert turns.shown.snapshot() == (0, 1, 2)
+    assert turns.begin(0)
 
 
 def test_the_tracker_forgets_and_is_bounded() -> None:

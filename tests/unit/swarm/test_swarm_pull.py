@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import shutil
@@ -31,7 +32,7 @@ from fleet.node import (
 from fleet.node import fetching as fetching_module
 from fleet.node import watching as watching_module
 
-from .parts import PIECE, make_model, make_shards, odd_peer, seeding
+from .parts import PIECE, get, make_model, make_shards, odd_peer, seeding
 
 TOKEN = "correct-horse-battery"
 
@@ -276,7 +277,6 @@ def test_a_manifest_that_contradicts_itself_puts_nothing_in_place(tmp_path: Path
     content["sha256"] = "1" * 64
     for piece in content["pieces"]:
         del piece["upto"]
-    import json
     bent = parse_manifest(json.dumps(content).encode())
     with odd_peer(manifest, data, "right") as peer, pytest.raises(SwarmError) as caught:
         pull(bent, to, [peer])[0].run()
@@ -372,3 +372,50 @@ def test_a_peer_that_joins_while_the_disk_is_checked_counts(tmp_path: Path, to: 
         assert joined.wait(20)
         puller.run()
     nothing_but(to, manifest, data)
+
+
+def swarm_of(tmp_path: Path, stack: ExitStack, manifest: Manifest, source: Seeder, names: str) -> list[Puller]:
+    """Pullers that seed and know of each other and of the source."""
+    seeders = {}
+    for name in names:
+        (tmp_path / name).mkdir()
+        seeders[name] = Seeder(port=0)
+        seeders[name].start()
+        stack.callback(seeders[name].stop)
+    pullers = []
+    for name in names:
+        urls = [source.url, *(seeder.url for other, seeder in seeders.items() if other != name)]
+        puller, _ = pull(manifest, tmp_path / name, urls, seeder=seeders[name])
+        stack.callback(puller.store.close)
+        pullers.append(puller)
+    return pullers
+
+
+def test_a_source_that_gives_once_sends_the_file_once_and_everybody_has_it(tmp_path: Path) -> None:
+    manifest, data = make_model(tmp_path / "source", 40)
+    with ExitStack() as stack:
+        source = stack.enter_context(seeding(manifest, tmp_path / "source", up=4e6))
+        source.add(source.models()[0], once=True)
+        pullers = swarm_of(tmp_path, stack, manifest, source, "abc")
+        threads = [threading.Thread(target=puller.run) for puller in pullers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sum(source.sent.values()) <= 1.2 * len(data)
+    for name in "abc":
+        assert (tmp_path / name / "tiny.gguf").read_bytes() == data
+
+
+def test_who_leaves_with_a_piece_that_was_given_once_does_not_hold_up_the_rest(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.node.turns.REST", 0.5)
+    manifest, data = make_model(tmp_path / "source", 12)
+    with ExitStack() as stack:
+        source = stack.enter_context(seeding(manifest, tmp_path / "source"))
+        source.add(source.models()[0], once=True)
+        for index in (2, 5):   # a guest that takes two pieces and is gone
+            assert get(source.port, f"/pieces/{index}")[0] == 200
+        puller, = swarm_of(tmp_path, stack, manifest, source, "a")
+        puller.run()
+    assert (tmp_path / "a" / "tiny.gguf").read_bytes() == data
