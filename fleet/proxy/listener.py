@@ -20,6 +20,7 @@ from fleet.errors import PortTaken, ServiceError
 from fleet.proxy.exchange import Limits
 
 BACKLOG = 2048
+CLOSE_SECONDS = 5.0            # for a client to take the last of an answer
 KEEP_ALIVE = 75.0              # seconds; longer than the pause of a chat client between two turns is worth a connection
 
 
@@ -48,9 +49,11 @@ class JoinedWrites:
             self._transport.write(data)
 
     def close(self) -> None:
-        """As the transport, after what waits."""
+        """As the transport, after what waits; a client that takes nothing of it does not keep the connection open."""
         self.flush()
         self._transport.close()
+        if self._transport.get_write_buffer_size():
+            self._loop.call_later(CLOSE_SECONDS, self._transport.abort)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._transport, name)

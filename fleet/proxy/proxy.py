@@ -37,6 +37,7 @@ class Proxy:
         self.forward = Forwarder(settings, self.routes, self.gate, self.records, clock=clock, spawn=self._spawn)
         self.stopping = False
         self._group: asyncio.TaskGroup | None = None
+        self._leaving: set[Upstream] = set()         # taken out of the configuration, with requests that still run
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_seconds)
         self.set_upstreams(settings.upstreams)
@@ -54,14 +55,15 @@ class Proxy:
         finally:
             self._group = None
             self._probes.clear()
-            for upstream in self.routes.upstreams.values():
+            for upstream in (*self.routes.upstreams.values(), *self._leaving):
                 upstream.pool.close()
 
     def tick(self) -> None:
         """What time alone changes."""
         self.gate.tick()
         now = self.clock()
-        for upstream in self.routes.upstreams.values():
+        self._leaving = {upstream for upstream in self._leaving if upstream.running}
+        for upstream in (*self.routes.upstreams.values(), *self._leaving):
             upstream.cut_stalled(now)
         limit = self.settings.limits.write_timeout
         for exchange in tuple(self.records.live.values()):
@@ -140,6 +142,7 @@ class Proxy:
         for name, upstream in tuple(self.routes.upstreams.items()):
             if name not in wanted or name in made:
                 upstream.removed = True
+                self._leaving.add(upstream)
                 upstream.pool.close_idle()
                 upstream.pool.most_idle = 0
                 self.forward.conversations.forget(name)

@@ -7,7 +7,6 @@ in the middle, is evidence at once.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -215,8 +214,3 @@ class Upstream:
             "sleeping": self.sleeping, "requests": self.requests, "failures": self.failures, "tokens": self.tokens,
             "connections": self.pool.open,
         }
-
-    async def close(self) -> None:
-        """End what is open."""
-        self.pool.close()
-        await asyncio.sleep(0)

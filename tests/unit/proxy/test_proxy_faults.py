@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from fleet.proxy.exchange import HoldSettings
+from fleet.proxy.exchange import HoldSettings, Limits
 from tests.unit.proxy.scripted import (
     DONE,
     HEAD,
@@ -222,3 +222,20 @@ async def test_a_slow_client_does_not_fill_the_memory():
         while part := await asking.part():
             total += len(part)
         assert total > 30_000_000
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_let_go():
+    async def much(asked, reader, writer):
+        writer.write(HEAD)
+        part = framed(event("x" * 60_000))
+        while True:
+            writer.write(part)
+            await writer.drain()
+
+    async with (upstream(much) as up, proxied(up, limits=Limits(write_timeout=0.3)) as proxy,
+                client(proxy, ask(stream=True)) as asking):
+        await asking.head()
+        await up.until(lambda: up.running == 1)
+        await up.until(lambda: up.running == 0)
+        await proxy.proxy.records.quiet.wait()
+        assert proxy.proxy.records.ring[-1].problem == "client_stalled"
