@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fleet.model import Node, Share
+from fleet.model import DeviceReads, Node, Share
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import Hands, node_of
 from fleet.planning.choose import node_config
 from fleet.planning.decide import Decision, decide
 from fleet.planning.ladder import Rung, Short
-from fleet.planning.planned import Split, names_of, refusal, shares_of
+from fleet.planning.planned import Split, names_of, reads_of, refusal, shares_of
 from fleet.planning.rooms import Room, Rooms, link_of, local_gpus, room_of, rooms_expected, together, weighted
 from fleet.planning.shares import told_name, worker_room
 
@@ -31,6 +31,7 @@ class Dealt:
     wire: tuple[str, ...]              # flags for the network
     planned: tuple[Share, ...]
     seats: tuple[Seat, ...]            # of the workers that are used
+    reads: tuple[DeviceReads, ...]     # what each device does for a token
 
 
 def check_fits(hands: Hands, arrangement: Arrangement) -> tuple[str, ...]:
@@ -67,7 +68,7 @@ def deal(hands: Hands, arrangement: Arrangement) -> Dealt:
         tuple(seat.endpoint for seat in seats), tuple(filter(None, names)),
         tuple(holding.layers for holding in split.used), gpu_layers, fitted.ask.context,
         1 if Rung.SLOTS in fitted.given_up else model.slots, decision.wire.argv,
-        shares_of(split, names, endpoints, arrangement.header), seats)
+        shares_of(split, names, endpoints, arrangement.header), seats, reads_of(split, arrangement.header))
 
 
 def _decided(arrangement: Arrangement, rooms: Rooms) -> tuple[Decision, Split]:

@@ -55,10 +55,10 @@ def head_spec(hands: Hands, arrangement: Arrangement, dealt: Dealt) -> ServiceSp
         endpoints=dealt.endpoints, devices=dealt.devices, tensor_split=tuple(map(float, dealt.tensor_split)),
         gpu_layers=dealt.gpu_layers, context=dealt.context, slots=dealt.slots,
         kv_type_k=model.kv_type_k, kv_type_v=model.kv_type_v, flash_attention=model.flash_attention,
-        threads=config.threads, api_key_file=config.api_key_file,
-        extra_args=(*dealt.wire, *config.extra_args, *model.extra_args), env=config.env))
+        threads=config.threads, wire=dealt.wire, api_key_file=config.api_key_file,
+        extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, dealt.context, tuple(_ref(hands, seat) for seat in dealt.seats),
-                      arrangement.planned, api_key_file=config.api_key_file)
+                      arrangement.planned, api_key_file=config.api_key_file, reads=dealt.reads)
     return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
                        facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
