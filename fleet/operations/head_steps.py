@@ -37,7 +37,7 @@ class StartHead(Start):
         self._arrangement = arrangement
 
     async def do(self, report: Report) -> None:
-        dealt = deal(self._hands, self._arrangement)
+        dealt = await asyncio.to_thread(deal, self._hands, self._arrangement)
         self._arrangement.planned = dealt.planned
         record = await self.start(head_spec(self._hands, self._arrangement, dealt), report)
         report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in dealt.planned)}, context "

@@ -54,7 +54,7 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
     no_room: list[BaseException] = []
     try:
-        idle = check_fits(hands, arrangement)
+        idle = await asyncio.to_thread(check_fits, hands, arrangement)
         arrangement.choice = replace(choice, left_out=(*choice.left_out, *idle))
     except PlanRefused as error:
         no_room.append(error)

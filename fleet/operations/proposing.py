@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fleet.operations.hands import Hands, Known
 from fleet.operations.preflight import at_home
 from fleet.planning.choose import choose, node_config
@@ -20,4 +22,5 @@ async def propose_now(hands: Hands, known: Known, wanted: str, what_if: WhatIf) 
     choice, _ = await at_home(hands, choice, node_config(config, choice.head))
     header = await known.headers.model_of(hands.transport(choice.head.name), choice.model.file)
     flags = await known.flags_of(hands, choice.head.name, choice.head_binary)
-    return propose(hands.snapshot(), config, header, name, what_if, flags=flags)
+    # Fifteen devices and 126 layers take two seconds with all suggestions: the engine goes on meanwhile.
+    return await asyncio.to_thread(propose, hands.snapshot(), config, header, name, what_if, flags=flags)

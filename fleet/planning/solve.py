@@ -83,13 +83,17 @@ class _Sums:
         """Weights and KV alone: a lower bound of `need` that asks nobody."""
         return self._held[last] - self._held[first]
 
-    def cost(self, place: Place, first: int, last: int) -> int:
-        """Attoseconds a token of a range on a place."""
-        if first == last:
-            return 0
-        hops = place.hop + (place.output_hop if last == self.n else 0.0)
+    def coster(self, place: Place) -> Callable[[int, int], int]:
+        """Attoseconds a token of a range on a place, as a function of the range."""
+        read, n = self._read, self.n
         per_byte = round(min(max(place.seconds_per_byte, 0.0), SLOWEST) * UNIT)
-        return per_byte * (self._read[last] - self._read[first]) + round(hops * UNIT)
+        hop, with_output = round(place.hop * UNIT), round((place.hop + place.output_hop) * UNIT)
+
+        def cost(first: int, last: int) -> int:
+            if first == last:
+                return 0
+            return per_byte * (read[last] - read[first]) + (with_output if last == n else hop)
+        return cost
 
 
 def solve(layers: Sequence[Layer], places: Sequence[Place], compute: Compute) -> Deal | None:
@@ -121,6 +125,7 @@ def _with(sums: _Sums, place: Place,
     room = place.limit - place.reserve
     after: list[tuple[int, float] | None] = [None] * len(before)
     trail = [0] * len(before)
+    cost = sums.coster(place)
     for end in range(len(before)):
         for start in range(end, -1, -1):         # the more layers, the more bytes: the first that is too much ends it
             taken = end - start
@@ -133,7 +138,7 @@ def _with(sums: _Sums, place: Place,
             if taken and need > room:
                 break
             crowded = need * need / place.limit if need else 0.0
-            now = (earlier[0] + sums.cost(place, start, end), earlier[1] + crowded)
+            now = (earlier[0] + cost(start, end), earlier[1] + crowded)
             known = after[end]
             if known is None or now < known:
                 after[end], trail[end] = now, start
@@ -156,7 +161,7 @@ def _deal(sums: _Sums, places: Sequence[Place], counts: tuple[int, ...]) -> Deal
     for place, count in zip(places, counts, strict=True):
         need = sums.need(start, start + count)
         needs.append(need)
-        cost += sums.cost(place, start, start + count)
+        cost += sums.coster(place)(start, start + count)
         fits = fits and (not count or need <= place.limit - place.reserve)
         start += count
     return Deal(counts, tuple(needs), cost / UNIT, fits)
