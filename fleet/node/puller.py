@@ -283,7 +283,7 @@ class Puller:
     def progress(self, done: int | None = None) -> Progress:
         """Where the pull is; rates are those of the last five seconds."""
         now = time.monotonic()
-        sent = sum(self.seeder.sent.copy().values()) if self.seeder is not None else 0
+        sent = self.seeder.total_sent() if self.seeder is not None else 0
         with self.cond:
             self._samples.append((now, self._received, sent))
             then, before, sent_before = self._samples[0]

@@ -33,6 +33,7 @@ from .turns import Turns
 PORT = 9080
 MOST_CONNECTIONS = 128
 MOST_OF_ADDRESS = 64
+MOST_COUNTED = 4_096      # addresses whose bytes are counted apart
 LOOK_EVERY = 2.0          # seconds between two looks at the data files
 
 
@@ -59,7 +60,7 @@ class Seeder:
         self.pieces_sent: Counter = Counter()   # bytes by (manifest id, piece)
         self._allow_open = allow_open
         self._most, self._most_of_address = most_connections, most_of_address
-        self._lock = threading.Lock()
+        self._lock, self._counting = threading.Lock(), threading.Lock()
         self._models: dict[str, Store] = {}     # by manifest id, the first is the default
         self._turns: dict[str, Turns] = {}
         self._troubles: dict[str, str] = {}     # why a model is not served at the moment
@@ -122,6 +123,19 @@ class Seeder:
             with self._lock:
                 self._turns.pop(store.manifest.id, None)
         return not what
+
+    # Counting
+
+    def count(self, where: str, key: tuple, sent: int) -> None:
+        """Bytes went out to the guest at `where`; `key` is (manifest id, piece)."""
+        with self._counting:
+            self.sent[where if where in self.sent or len(self.sent) < MOST_COUNTED else "others"] += sent
+            self.pieces_sent[key] += sent
+
+    def total_sent(self) -> int:
+        """Bytes of pieces that went out since the start."""
+        with self._counting:
+            return sum(self.sent.values())
 
     # Running
 

@@ -87,7 +87,7 @@ class Visit:
                 "total_size": manifest.total_size, "total_pieces": manifest.count, "have_pieces": have,
                 "completion_pct": round(100.0 * have / manifest.count, 1),
                 "uptime_seconds": round(time.monotonic() - self.seeder.started, 1),
-                "sent_bytes": sum(self.seeder.sent.values()), "peer": self.seeder.id}
+                "sent_bytes": self.seeder.total_sent(), "peer": self.seeder.id}
 
     def _bitfield(self, store: Store, query: Mapping[str, str]) -> None:
         since = _number(query.get("since", ""), 1 << 62)
@@ -172,8 +172,7 @@ class Visit:
                 if sent < 0:
                     continue
                 at, count, left = at + sent, count - sent, left - sent
-                seeder.sent[self.where] += sent
-                seeder.pieces_sent[key] += sent
+                seeder.count(self.where, key, sent)
 
     def _announce(self, query: Mapping[str, str]) -> None:
         try:
