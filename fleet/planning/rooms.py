@@ -94,6 +94,7 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
 
     The head's main memory also holds the model's input (and is what a GPU with unified memory uses).
     """
+    devices = _each_once(devices)
     memory = head.reading.memory if head.reading else None
     available = vram.get("CPU")
     if available is None and memory is not None and memory.available is not None:
@@ -113,6 +114,18 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
                 0 if "CPU" in vram else RESERVE, label=head.reading.cpu.model if head.reading else "",
                 source="fleet.yaml" if "CPU" in vram else "probe")
     return Rooms(host, tuple(shared))
+
+
+def _each_once(devices: tuple[Room, ...]) -> tuple[Room, ...]:
+    """A GPU that is offered twice, by two workers or by the head and a worker beside it, holds what it holds once.
+
+    The head itself comes first (no wire), then the first worker. Processors are divided among their workers already.
+    """
+    first: dict[tuple[str, str], Room] = {}
+    for room in sorted(devices, key=lambda room: room.worker is not None):
+        first.setdefault((room.node, room.device), room)
+    return tuple(room if room.device == "CPU" or first[room.node, room.device] is room
+                 else replace(room, limit=0, named=False) for room in devices)
 
 
 UNSAID = 1 << 50               # bytes: where a node does not tell its memory, only the load itself can refuse

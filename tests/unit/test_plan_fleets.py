@@ -208,6 +208,14 @@ def test_devices_and_nodes_can_be_left_out_and_the_head_named():
     assert {device.node for device in alone.devices} == {"desk"}
 
 
+def test_a_card_of_the_head_that_its_own_worker_offers_too_is_counted_once():
+    proposal = plan(FOUR, "small", nodes=("desk", "old"), mode=SplitMode.MEMORY)
+    assert proposal.head == "desk"
+    cards = [device for device in proposal.devices if device.node == "desk" and device.limit]
+    assert sorted(device.device for device in cards) == ["CUDA0", "CUDA1"]
+    assert all(device.link is None for device in cards)
+
+
 @pytest.mark.parametrize(("what_if", "sentence"), [
     ({"nodes": ("bolt",)}, "No node is called bolt"), ({"head": "bolt"}, "No node is called bolt"),
     ({"without": frozenset({("bolt", "CUDA0")})}, "No node is called bolt"),
