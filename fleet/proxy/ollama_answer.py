@@ -60,7 +60,7 @@ class OllamaAnswer:
         self._reason = str(choice.get("finish_reason") or "stop")
         message = choice.get("message")
         part = message if isinstance(message, Mapping) else {"content": choice.get("text")}
-        calls, wrong = _whole_calls(part.get("tool_calls"))
+        calls, wrong = _whole_calls(part.get("tool_calls"), cut=self._reason == "length")
         if wrong:
             return 502, _line({"error": wrong})
         return 200, _line({**self._said(_str(part.get("content")), _thought(part), calls), **self._end(now)})
@@ -144,7 +144,7 @@ class OllamaAnswer:
 
     def _whole_calls(self) -> tuple[list[object], str]:
         return _whole_calls([{"function": {"name": call.name, "arguments": call.arguments}}
-                             for _, call in sorted(self._calls.items())])
+                             for _, call in sorted(self._calls.items())], cut=self._reason == "length")
 
     def _said(self, content: str, thought: str, calls: list[object]) -> dict[str, object]:
         head: dict[str, object] = {"model": self.model, "created_at": stamp(self.wall)}
@@ -180,8 +180,11 @@ def stamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def _whole_calls(said: object) -> tuple[list[object], str]:
-    """Tool calls with their arguments as an object, as Ollama has them; and what is wrong with them."""
+def _whole_calls(said: object, *, cut: bool) -> tuple[list[object], str]:
+    """Tool calls with their arguments as an object, as Ollama has them; and what is wrong with them.
+
+    The last one of an answer that was cut off by its length is left out where it is not whole.
+    """
     calls: list[object] = []
     for call in said if isinstance(said, list) else ():
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -191,6 +194,8 @@ def _whole_calls(said: object) -> tuple[list[object], str]:
         if isinstance(arguments, str):
             arguments = _object(arguments.encode("utf-8", "replace"))
         if not isinstance(arguments, Mapping):
+            if cut:
+                break
             return [], f"The model called {name[:80]!r} with arguments that are no JSON object."
         calls.append({"function": {"name": name, "arguments": arguments}})
     return calls, ""

@@ -162,6 +162,14 @@ async def test_a_streamed_tool_call_comes_whole_and_its_answer_finds_it() -> Non
     assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"town": "Ulm"}
 
 
+async def test_a_tool_call_that_was_cut_off_by_its_length_is_left_out() -> None:
+    calls = [{"index": place, "id": str(place), "function": {"name": "f", "arguments": arguments}}
+             for place, arguments in enumerate(("{}", '{"a": "'))]
+    upstream = Upstream(sse(delta(tool_calls=calls), delta("length")))
+    parts = [part async for part in await client(upstream).chat("small", [{"role": "user"}], stream=True)]
+    assert [len(part.message.tool_calls or ()) for part in parts] == [1, 0] and parts[-1].done_reason == "length"
+
+
 async def test_generate_is_a_chat_of_one_turn_and_raw_is_a_completion() -> None:
     upstream = Upstream(sse(delta(content="blue"), delta("stop"), USAGE))
     parts = [part async for part in await client(upstream).generate("small", "sky?", system="short", stream=True,
