@@ -138,7 +138,8 @@ def test_an_answer_at_once_keeps_its_bytes_unless_its_calls_share_an_index() -> 
 VALUES = st.recursive(st.none() | st.booleans() | st.integers(-2, 9) | st.text(max_size=4), lambda inner: (
     st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from([
         "choices", "delta", "tool_calls", "index", "id", "function", "name", "usage", "prompt_tokens", "error",
-        "message", "finish_reason", "timings", "content", "type", "stop", "response"]), inner, max_size=4)), max_leaves=12)
+        "message", "finish_reason", "timings", "content", "type", "stop",
+        "response"]), inner, max_size=4)), max_leaves=12)
 LINES = st.one_of(
     VALUES.map(lambda said: b"data: " + json.dumps(said).encode()),
     st.binary(max_size=12).map(lambda data: b"data: " + data),
