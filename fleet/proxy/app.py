@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 from fleet.proxy.access import Access
@@ -26,6 +27,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
+SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+COMMENT = b": waiting\n\n"       # to a client whose upstream has not answered yet
 _POSTS = {
     "/v1/chat/completions": ApiKind.CHAT, "/chat/completions": ApiKind.CHAT,
     "/v1/completions": ApiKind.COMPLETION, "/v1/embeddings": ApiKind.EMBEDDINGS, "/embeddings": ApiKind.EMBEDDINGS,
@@ -148,8 +151,17 @@ class App:
             await _refuse(send, problem, path, cors)
             return
 
+        started = False
+
+        async def early() -> None:
+            nonlocal started
+            if not started:
+                started = True
+                await send({"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS, *cors]})
+            await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+
         async def work() -> None:
-            answer = await self.proxy.forward(call)
+            answer = await self.proxy.forward(replace(call, early=early) if call.streaming else call)
             try:
                 await _deliver(answer, cors, send, self.proxy.clock)
             finally:
@@ -290,8 +302,9 @@ async def _deliver(answer: Answer, cors: Headers, send: Send, clock: Callable[[]
     task = asyncio.current_task()
     exchange.drop = task.cancel if task is not None else None
     async with aclosing(answer.chunks) as chunks:
-        await send({"type": "http.response.start", "status": answer.status,
-                    "headers": [*answer.headers, (b"x-request-id", exchange.id.encode()), *cors]})
+        if not answer.begun:
+            await send({"type": "http.response.start", "status": answer.status,
+                        "headers": [*answer.headers, (b"x-request-id", exchange.id.encode()), *cors]})
         async for chunk in chunks:
             exchange.sending_since = clock()
             ended = answer.last()

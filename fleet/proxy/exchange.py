@@ -233,6 +233,7 @@ class Call:
     gone: Callable[[], Awaitable[None]] | None = None   # unused by `Forward`: who cancels the call ends its work
     client_wants_usage: bool = True
     parsed: dict[str, object] | None = None             # `body` as JSON, where somebody has read it already
+    early: Callable[[], Awaitable[None]] | None = None  # sends a comment, before the first the head of a stream
 
 
 @dataclass(slots=True)
@@ -244,6 +245,7 @@ class Answer:
     chunks: AsyncGenerator[bytes, None]
     exchange: Exchange
     close: Callable[[], Awaitable[None]]
+    begun: bool = False                              # `Call.early` has sent its status and headers already
     last: Callable[[], bool] = lambda: False         # the part that has just come is the last one
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
 
 from fleet.proxy.delivery import Delivery, problem_of
 from fleet.proxy.endings import DONE, WITH_DONE, error_event
@@ -30,8 +29,6 @@ from fleet.runtimes.head_answers import error_message
 
 MOST_DEATHS = 2                 # upstreams that broke off one request: it might be the request that kills them
 MOST_LOADING = 50               # answers of "loading" to one request, each after a probe said otherwise
-SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-COMMENT = b": waiting\n\n"
 Spawn = Callable[[Coroutine[object, object, None]], None]
 
 
@@ -53,27 +50,23 @@ class Forwarder:
         exchange = self._records.begin(Exchange(
             "", call.kind, call.path, call.model, call.streaming, call.caller.name, call.client,
             bytes_in=len(call.body), body=call.body if self.settings.keep_bodies else b""))
-        wait = self._keep_alive(call)
-        if not wait:
-            try:
-                return self._answer(await self._reach(call, exchange))
-            except Refused as refused:
-                return self._refusal(call, exchange, refused.problem)
-            except BaseException:
-                self._records.end(exchange, ExchangeState.CANCELLED)
-                raise
-        reaching = asyncio.ensure_future(self._reach(call, exchange))
+        commenting = _Comments(call, self._keep_alive(call))
         try:
-            done, _ = await asyncio.wait((reaching,), timeout=wait)
-            if not done:
-                return self._late(call, exchange, reaching, wait)
-            return self._answer(reaching.result())
+            try:
+                delivery = await self._reach(call, exchange)
+            finally:
+                begun = await commenting.end()
         except Refused as refused:
-            return self._refusal(call, exchange, refused.problem)
+            return self._refusal(call, exchange, refused.problem, begun)
         except BaseException:
-            await self._stop(reaching)
             self._records.end(exchange, ExchangeState.CANCELLED)
             raise
+        if begun and not delivery.is_stream:
+            delivery.close()
+            return self._refusal(call, exchange, _problem_in(delivery), begun)
+        answer = self._answer(delivery)
+        answer.begun = begun
+        return answer
 
     def models(self, caller: Caller) -> list[dict[str, object]]:
         """What `caller` may ask for, as entries of /v1/models."""
@@ -212,11 +205,14 @@ class Forwarder:
                 ended = ExchangeState.FAILED
             self._records.end(exchange, ended)
 
-        return Answer(exchange.status, headers, delivery.chunks(), exchange, close, lambda: delivery.last)
+        return Answer(exchange.status, headers, delivery.chunks(), exchange, close, last=lambda: delivery.last)
 
-    def _refusal(self, call: Call, exchange: Exchange, problem: Problem) -> Answer:
-        exchange.status, exchange.problem = problem.status, problem.code
+    def _refusal(self, call: Call, exchange: Exchange, problem: Problem, begun: bool) -> Answer:
+        """An error: an answer of its own, or an event where a stream has begun."""
+        exchange.status, exchange.problem = 200 if begun else problem.status, problem.code
         body = error_body(problem, call.path)
+        if begun:
+            body = error_event(call.kind, problem) + (DONE if call.kind in WITH_DONE else b"")
 
         async def chunks() -> AsyncGenerator[bytes, None]:
             yield body
@@ -225,59 +221,11 @@ class Forwarder:
             self._records.end(exchange, _state_of(problem, exchange))
 
         headers = [*error_headers(problem), (b"content-length", b"%d" % len(body))]
-        return Answer(problem.status, headers, chunks(), exchange, close)
-
-    def _late(self, call: Call, exchange: Exchange, reaching: asyncio.Future[Delivery], wait: float) -> Answer:
-        """A stream that begins with comments, for its upstream has not answered yet."""
-        inner: list[Answer] = []
-        told: list[Problem] = []
-        exchange.status = 200
-
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            while not reaching.done():
-                yield COMMENT
-                await asyncio.wait((reaching,), timeout=wait)
-            try:
-                delivery = reaching.result()
-            except Refused as refused:
-                problem = refused.problem
-            else:
-                if delivery.is_stream:
-                    inner.append(self._answer(delivery))
-                    async with aclosing(inner[0].chunks) as parts:
-                        async for part in parts:
-                            yield part
-                    return
-                problem = _problem_in(delivery)
-            told.append(problem)
-            exchange.problem = problem.code
-            exchange.state = _state_of(problem, exchange)
-            yield error_event(call.kind, problem) + (DONE if call.kind in WITH_DONE else b"")
-
-        async def close() -> None:
-            if inner:
-                await inner[0].close()
-                return
-            await self._stop(reaching)
-            self._records.end(exchange, exchange.state if told else ExchangeState.CANCELLED)
-
-        return Answer(200, list(SSE_HEADERS), chunks(), exchange, close)
-
-    async def _stop(self, reaching: asyncio.Future[Delivery]) -> None:
-        """End a call that may be anywhere, and what it holds."""
-        if not reaching.done():
-            reaching.cancel()
-            await asyncio.wait((reaching,))
-        if not reaching.cancelled() and reaching.exception() is None:
-            delivery = reaching.result()
-            if delivery.upstream.settings.let_finish and not delivery.whole:
-                self._spawn(delivery.finish_alone())
-            else:
-                delivery.close()
+        return Answer(exchange.status, headers, chunks(), exchange, close, begun=begun)
 
     def _keep_alive(self, call: Call) -> float:
         hold = self.settings.hold
-        if not call.streaming or hold.keep_alive <= 0 or call.kind in (ApiKind.OTHER, ApiKind.EMBEDDINGS):
+        if not call.streaming or call.early is None or hold.keep_alive <= 0:
             return 0.0
         if hold.no_keep_alive_agents:
             agent = next((value for name, value in call.headers if name == b"user-agent"), b"").decode("latin-1")
@@ -289,6 +237,35 @@ class Forwarder:
 def _may_see(caller: Caller, name: str) -> bool:
     return not caller.models or any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
                                     for pattern in caller.models)
+
+
+class _Comments:
+    """Comments to a client whose upstream has not answered, every `wait` seconds; none where that is 0."""
+
+    def __init__(self, call: Call, wait: float) -> None:
+        self._early = call.early
+        self._wait = wait
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(wait, self._begin) if wait else None
+
+    def _begin(self) -> None:
+        self._task = asyncio.ensure_future(self._tell())
+
+    async def _tell(self) -> None:
+        assert self._early is not None
+        while True:
+            await self._early()
+            await asyncio.sleep(self._wait)
+
+    async def end(self) -> bool:
+        """No more of them; whether there were any."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is None:
+            return False
+        self._task.cancel()
+        await asyncio.wait((self._task,))
+        return True
 
 
 async def _finish_alone(delivery: Delivery) -> None:
