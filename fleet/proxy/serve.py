@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -101,6 +102,9 @@ async def serve(settings: ProxySettings, *, started: Callable[[Running], None] |
     try:
         async with running(settings) as proxy:
             proxy.control.on_stop = stop.set
+            # What is there now stays: a collection that looks through all of it makes a request wait for milliseconds.
+            gc.collect()
+            gc.freeze()
             if started is not None:
                 started(proxy)
             await stop.wait()
