@@ -61,7 +61,7 @@ def limit(node: Json, mib: int) -> None:
     if made is None:
         raise LabError("this kernel has no control groups that limit memory")
     version, mount = made
-    group = mount / f"fleetlab-{os.path.basename(DIR)}-{node['name']}"
+    group = _group(mount, node)
     amount, procs, none = _FILES[version]
     if not mib and not group.exists():
         return
@@ -78,6 +78,21 @@ def limit(node: Json, mib: int) -> None:
 
     if mib and init_of(node["name"]):
         run(" ".join(enter(node, [], "root")), "/bin/sh", "-c", _MOUNT_INSIDE[version])
+
+
+def killed(node: Json) -> int:
+    """How many processes of the node the kernel has ended for want of memory, since its limit was set."""
+    made = hierarchy()
+    if made is None:
+        return 0
+    group = _group(made[1], node)
+    told = (group / ("memory.oom_control" if made[0] == 1 else "memory.events")).read_text()
+    match = re.search(r"^oom_kill (\d+)$", told, re.MULTILINE)
+    return int(match[1]) if match else 0
+
+
+def _group(mount: Path, node: Json) -> Path:
+    return mount / f"fleetlab-{os.path.basename(DIR)}-{node['name']}"
 
 
 def _move(name: str, procs: Path) -> None:
