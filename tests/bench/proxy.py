@@ -245,7 +245,7 @@ def litellm(stack: ExitStack, python: str, upstream: Served) -> Served:
     return stack.enter_context(process(
         "litellm", [str(Path(python).with_name("litellm")), "--config", str(config), "--host", "127.0.0.1", "--port",
                     str(port)], port=port, health="/health/liveliness", patience=180,
-        env={**os.environ, "HOME": folder}))
+        env={**os.environ, "HOME": folder, "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}))
 
 
 def llama(stack: ExitStack, model: str) -> Served | None:
