@@ -301,7 +301,8 @@ def test_a_local_plan_matches_a_local_head():
 
 
 @pytest.mark.parametrize(("planned", "held", "larger"), [
-    (100, 100, False), (100, 133, False), (100, 140, True), (2000, 2100, False), (2000, 2200, True), (None, 900, False)])
+    (100, 100, False), (100, 133, False), (100, 140, True), (2000, 2100, False), (2000, 2200, True),
+    (None, 900, False)])
 def test_a_larger_kv_cache_than_planned_is_told_while_all_is_in_its_place(planned, held, larger):
     plan = (Share("atlas", "RPC0", ONE, 1.0, 4, 100 * MIB, None if planned is None else planned * MIB),)
     there = (Share("atlas", "RPC0", ONE, model_bytes=100 * MIB, kv_bytes=held * MIB),)
