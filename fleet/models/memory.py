@@ -173,6 +173,16 @@ def compute_bytes(header: GgufHeader, ask: Ask, layers: Sequence[int]) -> int:
     return most
 
 
+def layer_shapes(header: GgufHeader, ask: Ask) -> tuple[int, ...]:
+    """A number for each layer, equal for those that compute alike: by attention or state, and by feed-forward part.
+
+    The last layer computes like no other: only the rows that are sampled go on behind its attention.
+    """
+    numbers: dict[tuple[LayerKind, int], int] = {}
+    pairs = list(zip(attention_of(header), _feeds(header, ask), strict=True))
+    return (*(numbers.setdefault(pair, len(numbers)) for pair in pairs[:-1]), *([-1] if pairs else []))
+
+
 def projector_bytes(header: GgufHeader, *, flash_attention: bool = True) -> int:
     """Bytes that a projector for pictures (mmproj) takes where it runs: weights, and what one picture computes with.
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fleet.model import LinkKind
 from fleet.models.gguf import GgufHeader
 from fleet.planning.choose import Choice
-from fleet.planning.ladder import Mode, Rung, Wish
+from fleet.planning.ladder import WORTH_A_MACHINE, Mode, Rung, Wish
 from fleet.planning.planned import Holding, Split, size
 from fleet.planning.rooms import Rooms
 from fleet.planning.timing import WORKER_OVERHEAD
@@ -33,6 +33,9 @@ def _dealt(split: Split) -> str:
     if not used and not fitted.deal.fits:
         return (f"All layers are on the processor of {split.host.room.node}, whose main memory does not hold them all: "
                 "a part is read from the disk for every token.")
+    if not used and Rung.LAYERS in fitted.given_up and split.devices:
+        return (f"All layers are on the processor of {split.host.room.node}: the model does not fit without it, and "
+                "the other devices would only slow it down.")
     if not used:
         return f"All layers are on the processor of {split.host.room.node}: no other device takes part."
     if fitted.by_user:
@@ -45,12 +48,14 @@ def _dealt(split: Split) -> str:
         if remote:
             return f"All layers are on {where}: they fit, and each further machine would cost a round trip a token."
         return f"All layers are on {where}: they fit, and so no layer crosses the network."
-    fastest = max(used, key=lambda h: h.room.speed.bytes_per_second)
-    even = len({round(h.room.speed.bytes_per_second, -9) for h in used}) == 1
+    working = [*used, *([split.host] if split.host.layers else [])]
+    fastest = max(working, key=lambda h: h.room.speed.bytes_per_second)
+    even = len({round(h.room.speed.bytes_per_second, -9) for h in working}) == 1
     if even:
         return "Layers are dealt for the least time a token; these devices are about equally fast and filled alike."
-    return (f"Layers are dealt for the least time a token: {fastest.room.where} reads fastest "
-            f"({fastest.room.speed.bytes_per_second / 1e9:.0f} GB/s) and is filled first.")
+    dealt = (f"Layers are dealt for the least time a token: {fastest.room.where} reads fastest "
+             f"({fastest.room.speed.bytes_per_second / 1e9:.0f} GB/s)")
+    return f"{dealt}, and holds what the others cannot." if fastest is split.host else f"{dealt} and is filled first."
 
 
 def _crosses(holding: Holding) -> bool:
@@ -68,7 +73,8 @@ def _unused(split: Split) -> Iterable[str]:
                    "buffers and reserve.")
         elif room.link is not None and _crosses(holding):
             yield (f"{room.where} gets no layer: the others have room, and it would add "
-                   f"{(room.link.round_trip + WORKER_OVERHEAD) * 1000:.1f} ms to every token.")
+                   f"{(room.link.round_trip + WORKER_OVERHEAD) * 1000:.1f} ms to every token (a machine more is used "
+                   f"where it saves {WORTH_A_MACHINE:.0%}).")
         else:
             yield f"{room.where} gets no layer: the others are faster and have room, or it cannot hold one."
 

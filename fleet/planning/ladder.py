@@ -22,6 +22,8 @@ LEAST = 4096                  # tokens: llama-server's own --fit-ctx
 STEP = 1024                   # tokens: contexts that are chosen are multiples of it
 DEFAULT_SLOTS = 4             # llama-server's -np auto: four slots that share one cache
 SLOWER = 1.05                 # of the fastest: what a larger context may cost in speed
+WORTH_A_MACHINE = 0.05        # of a token's time: a device across the network is used where it saves more than this;
+                              # predictions are no more exact, and each machine is one more that can fail
 
 
 class Rung(StrEnum):
@@ -109,8 +111,8 @@ def fit(sizes: ModelSizes, table: Table, wish: Wish) -> Fitted | Short:
         deal = _deal(sizes, table, wish, ask, with_host=Rung.LAYERS in rungs)
         if deal is None:
             continue
-        if pinned is None and Rung.LAYERS not in rungs:
-            ask, deal = _largest(sizes, table, wish, ask, deal, trained)
+        if pinned is None:
+            ask, deal = _largest(sizes, table, wish, ask, deal, trained, with_host=Rung.LAYERS in rungs)
         rungs = tuple(rung for rung in rungs if rung is not Rung.CONTEXT or ask.context < wanted)
         return Fitted(deal, ask, wish.mode, rungs, pinned is not None, any(w is not None for w in table.weights))
     return _short(sizes, table, wish.ask(context, count))
@@ -125,20 +127,22 @@ def _rungs(wanted: int, pinned: bool, slots: int, free_slots: bool) -> list[tupl
         context, given = LEAST, (Rung.CONTEXT,)
         rungs.append((context, slots, given))
     if free_slots and slots > 1:
+        rungs.append((context, 1, (*given, Rung.SLOTS)))
+        rungs.append((context, slots, (*given, Rung.LAYERS)))     # main memory may have room for all of them
         slots, given = 1, (*given, Rung.SLOTS)
-        rungs.append((context, slots, given))
     rungs.append((context, slots, (*given, Rung.LAYERS)))
     return rungs
 
 
-def _largest(sizes: ModelSizes, table: Table, wish: Wish, ask: Ask, deal: Deal, trained: int) -> tuple[Ask, Deal]:
+def _largest(sizes: ModelSizes, table: Table, wish: Wish, ask: Ask, deal: Deal, trained: int, *,
+             with_host: bool) -> tuple[Ask, Deal]:
     """The largest context for which the deal is not slower than at the one that was found to fit."""
     best = ask, deal
 
     def holds(context: int) -> bool:
         nonlocal best
         asked = replace(ask, context=context)
-        found = _deal(sizes, table, wish, asked, with_host=False)
+        found = _deal(sizes, table, wish, asked, with_host=with_host)
         if found is None or not found.fits or (wish.mode is Mode.TIME and found.seconds > deal.seconds * SLOWER):
             return False
         best = asked, found
@@ -157,7 +161,7 @@ def _deal(sizes: ModelSizes, table: Table, wish: Wish, ask: Ask, *, with_host: b
     """The deal of one ask by the mode, or by what the user said of shares and layers."""
     layers, compute, places = sizes.layers(ask), sizes.compute(ask), table.places
     if not table.devices or wish.gpu_layers == 0:
-        found = weighed(layers, places, compute, (len(layers), *(0 for _ in table.devices)))
+        found = _alone(layers, places, compute)
         return found if found.fits or with_host else None      # what main memory does not hold is read from the disk
     held = max(0, len(layers) - wish.gpu_layers) if wish.gpu_layers is not None else 0
     if any(weight is not None for weight in table.weights):
@@ -166,11 +170,27 @@ def _deal(sizes: ModelSizes, table: Table, wish: Wish, ask: Ask, *, with_host: b
         return weighed(layers, places, compute, (held, *counts))
     if held or not with_host:
         return _behind(layers, places, _dealer(wish.mode), compute, held)
-    return _over_host(layers, places, _dealer(wish.mode), compute)
+    found, alone = _over_host(layers, places, _dealer(wish.mode), compute), _alone(layers, places, compute)
+    wanted = any(place.least for place in table.devices)
+    if wish.mode is Mode.TIME and found is not None and alone.fits and alone.seconds < found.seconds and not wanted:
+        return alone              # its processor has to work anyway, and what it would be helped by is slower
+    return found
 
 
 def _dealer(mode: Mode) -> Callable[..., Deal | None]:
-    return solve if mode is Mode.TIME else by_memory
+    return _fastest if mode is Mode.TIME else by_memory
+
+
+def _fastest(layers: Sequence[Layer], places: Sequence[Place], compute: Callable[[int, int], int]) -> Deal | None:
+    """The fastest deal in which each device across the network is worth it."""
+    found = solve(layers, places, compute)
+    far = [number for number, place in enumerate(places) if place.hop]
+    if found is None or not any(found.counts[number] for number in far if not places[number].least):
+        return found
+    each = WORTH_A_MACHINE * found.seconds
+    dearer = [replace(place, hop=place.hop + each) if place.hop else place for place in places]
+    sparing = solve(layers, dearer, compute)
+    return weighed(layers, places, compute, sparing.counts) if sparing is not None else found
 
 
 def _behind(layers: Sequence[Layer], places: Sequence[Place], dealer: Callable[..., Deal | None],
@@ -200,10 +220,13 @@ def _over_host(layers: Sequence[Layer], places: Sequence[Place], dealer: Callabl
             best, high = found, middle
         else:
             low = middle + 1
-    if best is None:
-        alone = weighed(layers, places, compute, (len(layers), *(0 for _ in places[1:])))
-        best = alone if alone.fits else None
-    return best
+    alone = _alone(layers, places, compute)
+    return alone if best is None and alone.fits else best
+
+
+def _alone(layers: Sequence[Layer], places: Sequence[Place], compute: Callable[[int, int], int]) -> Deal:
+    """All layers on the host."""
+    return weighed(layers, places, compute, (len(layers), *(0 for _ in places[1:])))
 
 
 def _short(sizes: ModelSizes, table: Table, ask: Ask) -> Short:

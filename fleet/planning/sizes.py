@@ -6,7 +6,7 @@ from functools import cached_property
 
 from fleet.models.attention import attention_of
 from fleet.models.gguf import GgufHeader
-from fleet.models.memory import Ask, compute_bytes, host_bytes, kv_by_layer, weight_bytes
+from fleet.models.memory import Ask, compute_bytes, host_bytes, kv_by_layer, layer_shapes, weight_bytes
 from fleet.planning.solve import Compute, Layer
 from fleet.planning.timing import read_bytes
 
@@ -18,7 +18,7 @@ class ModelSizes:
         self.header = header
         self.n_layers = header.n_layers
         self.output_on_host = output_on_host
-        self._computed: dict[tuple[Ask, frozenset[object], bool], int] = {}
+        self._computed: dict[tuple[object, ...], int] = {}
 
     def layers(self, ask: Ask) -> tuple[Layer, ...]:
         """Every layer, the output layer last."""
@@ -30,11 +30,16 @@ class ModelSizes:
 
     def compute(self, ask: Ask) -> Compute:
         """Bytes of buffers by range. They follow from the kinds of layers in it, so few are ever worked out."""
+        shapes = layer_shapes(self.header, ask)
+
         def of_range(first: int, last: int) -> int:
             layers = range(first, min(last, self.n_layers) if self.output_on_host else last)
             if not layers:
                 return 0
-            key = ask, frozenset(self._kinds[first:last]), self.n_layers in layers
+            # Layers before the device's last one that attends keep the masks beside what they compute (compute_bytes).
+            attending = max(first, self._attending[min(last, self.n_layers)])
+            key = (ask, frozenset(shapes[first:attending]), frozenset(shapes[attending:last]),
+                   self.n_layers in layers)
             if key not in self._computed:
                 self._computed[key] = compute_bytes(self.header, ask, layers)
             return self._computed[key]
@@ -61,8 +66,12 @@ class ModelSizes:
         return 4 * (self.header.number("{arch}.embedding_length") or 0)
 
     @cached_property
-    def _kinds(self) -> tuple[object, ...]:
-        return attention_of(self.header)
+    def _attending(self) -> tuple[int, ...]:
+        """By the number of layers looked at: the last of them that attends, 0 for none."""
+        last = [0]
+        for number, kind in enumerate(attention_of(self.header)):
+            last.append(number if kind.key_width else last[-1])
+        return tuple(last)
 
     @cached_property
     def _read(self) -> tuple[int, ...]:

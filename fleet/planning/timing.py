@@ -102,12 +102,14 @@ def speed_of(node: Node, device: Device | None) -> Speed:
     if observed is not None and observed.tokens >= FEWEST_TOKENS and observed.bytes_per_second > 0:
         return Speed(observed.bytes_per_second, f"observed over {observed.tokens} tokens", observed=True)
     if device is not None and device.kind is not DeviceKind.CPU:
-        return _of_gpu(device)
+        return _of_gpu(node, device)
     return _of_processor(node)
 
 
-def _of_gpu(device: Device) -> Speed:
+def _of_gpu(node: Node, device: Device) -> Speed:
     known = known_bandwidth(device.label)
+    if known is None and node.reading and (device.unified or node.reading.memory.unified):
+        known = known_bandwidth(node.reading.cpu.model)      # one memory, that of the chip which both are on
     if known is None:
         return Speed(GUESSED_GPU, f"a guess: {device.label or device.name} is not in the table of known devices",
                      guessed=True)

@@ -244,3 +244,36 @@ def test_a_quantised_v_without_flash_attention_is_told_and_not_thrown():
 def test_a_description_that_cannot_be_is_refused_with_its_place(text, sentence):
     with pytest.raises(ConfigErrors, match=sentence):
         described(text)
+
+
+# --- what an expert would do
+
+
+def test_a_card_slower_than_the_processor_that_has_to_work_anyway_gets_nothing():
+    """Nearly all layers are the processor's: the card's 32 GB/s would only slow the rest and keep the context small."""
+    proposal = plan(f"nodes: {{nas: {NAS}}}\n", "middle")
+    assert layers(proposal) == {"nas:CPU": 65}
+    assert proposal.context == 131072 and proposal.slots == 4, "main memory is not short"
+    assert says(proposal, "the other devices would only slow it down") and not says(proposal, "Memory is short")
+    is_sound(proposal, 64)
+
+
+def test_a_slower_machine_does_not_help_a_processor_that_holds_all():
+    laptop, pi = "{ram: 32GiB, cpu: Intel Core i7-1260P}", "{ram: 8GiB, cpu: Raspberry Pi 5}"
+    proposal = plan(f"head: laptop\nnodes: {{laptop: {laptop}, pi: {pi}}}\n", "middle")
+    assert layers(proposal) == {"laptop:CPU": 65} and not says(proposal, "alone is faster")
+
+
+def test_a_machine_more_is_used_where_it_saves_more_than_a_prediction_is_exact():
+    cards = "{{ram: 64GiB, devices: {{CUDA0: {{memory: 24GiB, name: {}}}}}}}"
+    for far, used in (("NVIDIA GeForce RTX 3090", False), ("NVIDIA GeForce RTX 5090", True)):
+        fleet = f"head: desk\nnodes: {{desk: {cards.format('NVIDIA GeForce RTX 3090')}, far: {cards.format(far)}}}\n"
+        proposal = plan(fleet, "middle", context=8192)
+        assert ("far:CUDA0" in layers(proposal)) is used, far
+        assert used or says(proposal, "a machine more is used where it saves 5%")
+
+
+def test_the_memory_of_a_chip_is_as_fast_for_its_gpu_that_nobody_named():
+    mac = "{ram: 16GiB, unified: true, cpu: Apple M2, devices: {MTL0: 11GiB}}"
+    speed = plan(f"nodes: {{mac: {mac}}}\n", "small").devices[0].speed
+    assert not speed.guessed and speed.bytes_per_second == 0.6 * 100e9
