@@ -34,6 +34,8 @@ _OFFLOADED = re.compile(r"^(?:llm_)?load_tensors: offloaded (\d{1,5})/(\d{1,5}) 
 _FILE_SIZE = re.compile(r"^(?:print_info|llm_load_print_meta): (?:file|model) size +=? *([\d.]{1,12}) ([KMGT]iB)")
 _N_LAYER = re.compile(r"^(?:print_info|llm_load_print_meta): n_layer +=? *(\d{1,6})$")
 _CONTEXT = re.compile(r"^llama_(?:context|new_context_with_model|init_from_model): n_ctx +=? *(\d{1,12})$")
+_NEW_CONTEXT = re.compile(r"^(?:llama_context: constructing|llama_new_context_with_model: n_ctx +=)")
+_PROJECTING = "alloc_compute_meta"     # the function that tells what a projector (mmproj) computes with
 _LISTENING = re.compile(r"^\w+: (?:server is )?listening on (http\S{1,100})")
 _MODEL = re.compile(r"^load_model: loading model '(.{1,1024})'$")
 _DOTS = re.compile(r"\.{2,100}")
@@ -93,7 +95,8 @@ class HeadLog:
         self._lines = Lines()
         self._model: dict[BufferName, int] = {}
         self._kv: dict[BufferName, int] = {}
-        self._compute: dict[BufferName, int] = {}
+        self._compute: dict[tuple[BufferName, int], int] = {}      # by context too
+        self._contexts = 0                                         # made so far: the model's, a draft model's
         self._layers: dict[str, int] = {}
         self._arrived = 0.0
         self._dots = 0.0
@@ -114,9 +117,11 @@ class HeadLog:
     @property
     def buffers(self) -> dict[BufferName, Sizes]:
         """What every place holds."""
-        places = dict.fromkeys((*self._model, *self._kv, *self._compute))
-        return {place: Sizes(self._model.get(place, 0), self._kv.get(place, 0), self._compute.get(place, 0))
-                for place in places}
+        compute: dict[BufferName, int] = {}
+        for (place, _), size in self._compute.items():
+            compute[place] = compute.get(place, 0) + size
+        return {place: Sizes(self._model.get(place, 0), self._kv.get(place, 0), compute.get(place, 0))
+                for place in dict.fromkeys((*self._model, *self._kv, *compute))}
 
     def note_arrived(self, grown: Mapping[str, int]) -> None:
         """Tell how much the workers' memory has grown since the load began, by host:port, in bytes.
@@ -145,7 +150,7 @@ class HeadLog:
                 if pattern.match(text) and _ORDER.index(phase) > _ORDER.index(self.phase):
                     self.phase = phase
         if buffer := buffer_of(text):
-            self._buffer(buffer)
+            self._buffer(buffer, -1 if text.startswith(_PROJECTING) else self._contexts)
         elif (device := used_device_of(text)) is not None:
             if device not in self.devices and len(self.devices) < MOST_KEPT:
                 self.devices += (device,)
@@ -157,19 +162,23 @@ class HeadLog:
     def _begin(self, path: str) -> None:
         """A load begins: the first, or one after the server slept."""
         self.model_path, self.phase, self.devices = path, LoadPhase.STARTING, ()
-        self._arrived = self._dots = 0.0
+        self._arrived, self._dots, self._contexts = 0.0, 0.0, 0
         for holder in (self._model, self._kv, self._compute, self._layers):
             holder.clear()
 
-    def _buffer(self, buffer: Buffer) -> None:
-        holder = {"model": self._model, "kv": self._kv, "compute": self._compute}[buffer.use]
-        if buffer.place not in holder and len(holder) >= MOST_KEPT:
+    def _buffer(self, buffer: Buffer, context: int) -> None:
+        """Note it. `context`: which of the contexts made so far, that is whose buffer it is to compute with."""
+        if buffer.use == "compute":        # told anew whenever it is reserved anew; each context has its own
+            if (buffer.place, context) in self._compute or len(self._compute) < MOST_KEPT:
+                self._compute[buffer.place, context] = buffer.bytes
             return
-        # Model and KV come in parts (mapped and repacked weights; windowed and full attention); what is
-        # computed with is told anew whenever it is reserved anew.
-        holder[buffer.place] = buffer.bytes if buffer.use == "compute" else holder.get(buffer.place, 0) + buffer.bytes
+        holder = self._model if buffer.use == "model" else self._kv
+        if buffer.place in holder or len(holder) < MOST_KEPT:    # in parts: mapped and repacked, windowed and full
+            holder[buffer.place] = holder.get(buffer.place, 0) + buffer.bytes
 
     def _figures(self, text: str) -> None:
+        if _NEW_CONTEXT.match(text):
+            self._contexts += 1
         if match := _LAYER.match(text):
             if match[2] in self._layers or len(self._layers) < MOST_KEPT:
                 self._layers[match[2]] = self._layers.get(match[2], 0) + 1

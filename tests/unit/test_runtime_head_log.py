@@ -311,3 +311,27 @@ def test_a_larger_kv_cache_than_planned_is_told_while_all_is_in_its_place(planne
     assert (placement.problem is not None) == larger
     if larger:
         assert placement.problem.what == f"RPC0 on atlas holds {held} MiB of KV cache where {planned} MiB were planned."
+
+
+WITH_DRAFT = """\
+srv    load_model: loading model '/m/big.gguf'
+load_tensors:   CPU_Mapped model buffer size =   235.16 MiB
+llama_context: constructing llama_context
+llama_kv_cache:        CPU KV buffer size =     6.00 MiB
+sched_reserve:        CPU compute buffer size =    21.77 MiB
+sched_reserve:        CPU compute buffer size =    22.00 MiB
+common_speculative_init_result: loading draft model '/m/small.gguf'
+load_tensors:   CPU_Mapped model buffer size =   100.00 MiB
+llama_context: constructing llama_context
+llama_kv_cache:        CPU KV buffer size =     3.00 MiB
+sched_reserve:        CPU compute buffer size =    10.00 MiB
+alloc_compute_meta:        CPU compute buffer size =     5.00 MiB
+alloc_compute_meta:        CPU compute buffer size =     7.00 MiB
+"""
+
+
+def test_a_draft_model_and_a_projector_compute_beside_the_model_and_not_instead():
+    """What is reserved anew counts once, what another context reserves counts too; a load after a sleep begins anew."""
+    for text in (WITH_DRAFT, WITH_DRAFT + WITH_DRAFT):
+        sizes = next(iter(log_of(text).buffers.values()))
+        assert (sizes.compute / MIB, sizes.kv / MIB) == (22 + 10 + 7, 9)
