@@ -24,7 +24,7 @@ __all__ = ["GgufHeader", "Read", "TensorInfo", "combined", "read_header"]
 MAGIC = b"GGUF"
 MOST_ENTRIES = 65_536          # of metadata; real files have under 100
 MOST_TENSORS = 262_144         # real files have under 10 000
-MOST_LAYERS = 4_096
+MOST_LAYERS = 512              # LLAMA_MAX_LAYERS of src/llama-hparams.h: llama.cpp loads no model with more
 
 
 async def read_header(read: Read, size: int, *, name: str = "the file") -> GgufHeader:
@@ -49,7 +49,8 @@ async def read_header(read: Read, size: int, *, name: str = "the file") -> GgufH
     header = GgufHeader(version, parser.metadata, parser.array_lengths, tensors, data_offset, size, max(0, end - size),
                         parser.vocabulary)
     if header.n_layers > MOST_LAYERS:
-        raise ModelFileError(f"{name} claims {header.n_layers} layers.", AGAIN)
+        raise ModelFileError(f"{name} claims {header.n_layers} layers; llama.cpp loads {MOST_LAYERS} at the most.",
+                             AGAIN)
     return header
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from ipaddress import IPv4Interface
 
 from fleet.model import DeviceKind, Interface, LinkKind, Node, ServiceRecord
-from fleet.models.gguf import GgufHeader
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import record_of
-from fleet.planning.situation import ModelTraits, Place, Runtime, Situation, Speculating, option, option_list
+from fleet.planning.situation import Place, Runtime, Situation, Speculating, option, option_list
+from fleet.planning.traits import traits_of
 from fleet.runtimes.binaries import Flags
 
 NO_RDMA = "GGML_RPC_NO_RDMA"
@@ -33,18 +33,6 @@ def situation_of(arrangement: Arrangement) -> Situation:
         slots=_number(option(arguments, "-np", "--parallel")) or model.slots,
         speculating=_speculating(arguments, arrangement.head_flags),
     )
-
-
-def traits_of(header: GgufHeader) -> ModelTraits:
-    """What of a model the rules ask for."""
-    heads, width = header.number("{arch}.attention.head_count"), header.number("{arch}.embedding_length")
-    usual = width // heads if heads and width else None
-    lengths = [{length for length in (header.number(f"{{arch}}.attention.{part}_length") or usual,
-                                      header.number(f"{{arch}}.attention.{part}_length_swa")) if length}
-               for part in ("key", "value")]
-    return ModelTraits(header.architecture, tuple(sorted(lengths[0])), tuple(sorted(lengths[1])),
-                       latent=bool(header.number("{arch}.attention.kv_lora_rank")),
-                       draft_head=bool(header.number("{arch}.nextn_predict_layers")))
 
 
 def _head(arrangement: Arrangement, node: Node) -> Place:

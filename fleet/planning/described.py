@@ -36,7 +36,7 @@ from fleet.model import (
     NodeState,
     Snapshot,
 )
-from fleet.models.gguf import GgufHeader, TensorInfo
+from fleet.models.gguf import MOST_LAYERS, GgufHeader, TensorInfo
 
 ROOT_KEYS = ("head", "nodes", "models")
 NODE_KEYS = ("ram", "free", "unified", "cpu", "cores", "devices", "link")
@@ -169,7 +169,7 @@ def _model(form: Form) -> GgufHeader:
     heads = integer(section["heads"], max(1, width // head_size), 1, 1 << 16, _COUNT)
     total = size(section["size"], 1, 1 << 20)
     return _header(
-        form.name, layers=integer(section["layers"], 1, 1, 4096, _COUNT), width=width, heads=heads,
+        form.name, layers=integer(section["layers"], 1, 1, MOST_LAYERS, _COUNT), width=width, heads=heads,
         head_size=head_size, kv_heads=integer(section["kv_heads"], heads, 1, 1 << 16, _COUNT),
         vocabulary=integer(section["vocabulary"], 128_256, 1, 1 << 24, _COUNT), total=total,
         context=integer(section["context"], 8192, 1, 1 << 30, _COUNT),

@@ -162,7 +162,7 @@ def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, 
         flags=wire.argv, flag_reasons=wire.reasons,
         sentences=(*explain.sentences(header, choice, rooms, split, wish), *choice.left_out),
         suggestions=suggest.when_fits(header, rooms, wish, split),
-        verdicts=verdicts_of(choice, split))
+        verdicts=verdicts_of(choice, split, header))
 
 
 def _device(holding: Holding, name: str, fraction: float, header: GgufHeader, measured: set[str]) -> DevicePlan:

@@ -66,6 +66,9 @@ RULES = (
          f"run: {_FACTS} serve with 15 workers and abort with 16 (GGML_SCHED_MAX_BACKENDS)", rules_split.few_devices),
     Rule("too-many-shares", LLAMA, "A tensor split has at most 15 values.",
          f"run: {_FACTS} reject the 16th (common/arg.cpp)", rules_split.few_shares),
+    Rule("states-apart", LLAMA, "States of mamba's kind are with one worker at the most.",
+         "run: b10068 with mamba, mamba2 and granite-hybrid: one worker serves, with two the load ends in \"Remote RPC "
+         "server crashed or returned malformed response\"", rules_split.states_together),
     Rule("pipeline-bubble", BOTH, "Several requests at once keep every machine at work.",
          "each machine waits while the others work on the only request; llama.cpp#8832, #10654, #15463",
          rules_split.no_bubble),

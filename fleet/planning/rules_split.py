@@ -8,6 +8,7 @@ from fleet.model import DeviceKind
 from fleet.planning.situation import Level, Runtime, Situation
 from fleet.runtimes.llama_server import MOST_SHARES
 
+NO_STATES_APART = 10068            # the newest build that was seen to fail
 Found = Iterator[tuple[Level, str, str]]
 _MAKERS = {DeviceKind.CUDA: "NVIDIA", DeviceKind.ROCM: "AMD", DeviceKind.METAL: "Apple"}   # Vulkan drives any
 
@@ -52,6 +53,18 @@ def few_shares(situation: Situation) -> Found:
     if situation.shares > MOST_SHARES:
         yield (Level.REFUSAL, f"{situation.shares} shares are more than a tensor split may have: {MOST_SHARES}.",
                "Name fewer devices.")
+
+
+def states_together(situation: Situation) -> Found:
+    """Refused for builds that were seen to fail, said of those that nobody tried."""
+    if not situation.model.scanned or len(situation.workers) < 2:
+        return
+    build = situation.head.binary.build if situation.head.binary else None
+    known = build is not None and build <= NO_STATES_APART
+    yield (Level.REFUSAL if known else Level.WARNING,
+           f"The states of a {situation.model.architecture or 'mamba'} model would be on {len(situation.workers)} "
+           f"workers, which llama.cpp {f'b{build} cannot load' if known else f'up to b{NO_STATES_APART} cannot load'}.",
+           "Name one worker (`workers:`), or keep the model on one machine.")
 
 
 def no_bubble(situation: Situation) -> Found:

@@ -76,6 +76,7 @@ class ModelTraits:
     value_lengths: tuple[int, ...] = ()
     latent: bool = False                       # multi-head latent attention: K and V share one cache
     draft_head: bool | None = None             # layers that predict several tokens (MTP) are in the file
+    scanned: bool = False                      # it has states of mamba's kind
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,14 +121,15 @@ def _of_processor(node: Node) -> Speed:
     model = cpu.model if cpu else ""
     found = known_bandwidth(model)           # chips with their memory on them: Apple's, Strix Halo
     rule = found or processor_bandwidth(model)
-    most = ONE_CORE * cpu.cores if cpu and cpu.cores else None
+    cores = (cpu.cores or cpu.threads) if cpu else 0      # a virtual machine may tell no cores
+    most = ONE_CORE * cores if cores else None
     if rule is None:
         speed = GUESSED_CPU if most is None else min(GUESSED_CPU, most)
         return Speed(speed, f"a guess: no rule for the processor {model or 'that the node does not name'}",
                      guessed=True)
     speed = _arriving(*rule)
     if found is None and most is not None and most < speed.bytes_per_second:
-        return Speed(most, f"{cpu.cores if cpu else 0} cores of {ONE_CORE / 1e9:g} GB/s each, below its memory's "
+        return Speed(most, f"{cores} core{'s' if cores != 1 else ''} of {ONE_CORE / 1e9:g} GB/s each, below its memory's "
                      "bandwidth", guessed=True)
     return Speed(speed.bytes_per_second, f"{speed.source}{'' if found else ', by rule: its memory is not read'}",
                  guessed=found is None)

@@ -8,8 +8,9 @@ from fleet.model.services import ServiceRecord
 from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
-from fleet.operations.situation import running_build, situation_of, traits_of, vendors_of, worse_link
+from fleet.operations.situation import running_build, situation_of, vendors_of, worse_link
 from fleet.planning.choose import Choice, WorkerChoice
+from fleet.planning.traits import traits_of
 from fleet.runtimes.binaries import Flags
 
 SERVER = Binary("/opt/llama/llama-server", "llama-server", 10068, "571d0d5")

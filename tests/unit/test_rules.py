@@ -83,6 +83,8 @@ REFUSED = [
      "16 devices are more than llama.cpp can split over: 15"),
     ("too-many-devices", replace(worker(devices=14), local_devices=2), "16 devices"),
     ("too-many-shares", replace(PLAIN, shares=16), "16 shares"),
+    ("states-apart", replace(PLAIN, workers=(WORKER, replace(WORKER, port=50053)),
+                             model=ModelTraits("mamba2", scanned=True)), "which llama.cpp b10068 cannot load"),
     ("kv-needs-flash-attention", cache(v="q8_0", flash="off"), "needs flash attention, and that is off"),
     ("kv-needs-flash-attention", cache(v="q4_0", architecture="grok"), "keeps off for grok"),
     ("kv-block-size", cache(k="q8_0", key_lengths=(80,)), "K of 80 values"),
@@ -90,6 +92,8 @@ REFUSED = [
     ("kv-one-type", cache(k="q8_0", latent=True), "q8_0 and f16"),
 ]
 WARNED = [
+    ("states-apart", replace(PLAIN, head=replace(HEAD, binary=program(build=11434)), model=ModelTraits(scanned=True),
+                             workers=(WORKER, replace(WORKER, port=50053))), "up to b10068 cannot load"),
     ("build-mismatch", worker(binary=UNTOLD), "the programs on bolt do not say which commit was built"),
     ("build-mismatch", worker(binary=None, managed=False), "which somebody else runs, cannot be told"),
     ("worker-first", worker(running_build="b10000"), "started anew before the head"),
@@ -140,6 +144,7 @@ LEFT_ALONE = [
     ("split-mode", replace(PLAIN, split_mode="row", workers=())),
     ("too-many-devices", worker(devices=15)),
     ("too-many-shares", replace(PLAIN, shares=15)),
+    ("states-apart", replace(PLAIN, model=ModelTraits("mamba2", scanned=True))),
     ("pipeline-bubble", replace(PLAIN, slots=4)),
     ("pipeline-bubble", PLAIN),
     ("pipeline-bubble", replace(PLAIN, slots=1, workers=(replace(WORKER, node="atlas"),))),
