@@ -129,8 +129,8 @@ def _of_processor(node: Node) -> Speed:
                      guessed=True)
     speed = _arriving(*rule)
     if found is None and most is not None and most < speed.bytes_per_second:
-        return Speed(most, f"{cores} core{'s' if cores != 1 else ''} of {ONE_CORE / 1e9:g} GB/s each, below its memory's "
-                     "bandwidth", guessed=True)
+        return Speed(most, f"{cores} core{'s' if cores != 1 else ''} of {ONE_CORE / 1e9:g} GB/s each, below its "
+                     "memory's bandwidth", guessed=True)
     return Speed(speed.bytes_per_second, f"{speed.source}{'' if found else ', by rule: its memory is not read'}",
                  guessed=found is None)
 

@@ -10,7 +10,7 @@ from fleet.model import Cpu, Device, DeviceKind, Link, LinkKind, Node, NodeReadi
 from fleet.models.gguf import GgufHeader
 from fleet.models.header import TensorInfo
 from fleet.planning.bandwidth import KNOWN, known_bandwidth, processor_bandwidth
-from fleet.planning.timing import WORKER_OVERHEAD, Part, Speed, predict, read_bytes, speed_of
+from fleet.planning.timing import ONE_CORE, WORKER_OVERHEAD, Part, Speed, predict, read_bytes, speed_of
 
 SLOW = Speed(10e9, "measured")
 
@@ -154,3 +154,10 @@ def test_links_are_found_by_head_and_worker():
     link = Link(0.001, 1e8, LinkKind.WIRED, 1.0, head="a", worker="b")
     assert Snapshot(links=(link,)).link("a", "b") == link
     assert Snapshot(links=(link,)).link("b", "a") is None
+
+
+def test_a_virtual_machine_that_tells_no_cores_is_not_as_fast_as_a_whole_server():
+    cpu = Cpu(model="AMD EPYC", cores=0, threads=2)
+    speed = speed_of(Node("vm", reading=NodeReading(cpu=cpu)), None)
+    assert (speed.bytes_per_second, speed.guessed) == (2 * ONE_CORE, True)
+    assert speed.source.startswith("2 cores of 8 GB/s each")
