@@ -67,6 +67,7 @@ class CockpitApp(App[int]):
         self.snapshot: Snapshot | None = None
         self.shown_at = 0.0                    # engine clock of `snapshot`
         self.paused = False
+        self.planned_model = ""                # that the Split screen plans for; "" = what serves, or the fleet's own
         self.problem = ""                      # why there is no engine
         self.failure: BaseException | None = None
         self._make_engine = make_engine

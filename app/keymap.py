@@ -51,6 +51,37 @@ FLEET: list[BindingType] = [
             tooltip="Clear the filter, put an operation that is over away"),
 ]
 
+SPLIT: list[BindingType] = [
+    Binding("plus", "context(2)", "Context", key_display="+", id="split.more-context",
+            tooltip="What if: twice the context"),
+    Binding("minus", "context(-2)", "Less", key_display="-", id="split.less-context",
+            tooltip="What if: half the context"),
+    Binding("v", "kv", "KV type", id="split.kv", tooltip="What if: KV in the next type (f16, q8_0, q4_0)"),
+    Binding("t", "mode", "Mode", id="split.mode", tooltip="What if: by time, or in proportion to memory"),
+    Binding("space", "leave_out", "Leave out", id="split.leave-out",
+            tooltip="What if: without the selected device, or with it again"),
+    Binding("h", "head", "Head", id="split.head", tooltip="What if: the next node as the head"),
+    Binding("b", "bring_up", "Bring up", id="split.up", tooltip="Bring it up as fleet.yaml has it; the plan first"),
+    Binding("r", "again", "Plan anew", show=False, id="split.again", tooltip="Work it out again with what is true now"),
+    Binding("y", "copy", "Copy", show=False, id="split.copy", tooltip="Copy the plan as text"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="split.copy-command",
+            tooltip="Copy the shell command that shows this plan"),
+    Binding("tab", "next_panel", "Next panel", show=False, id="split.next-panel"),
+    Binding("escape", "back", "As it is", show=False, id="split.back", tooltip="Back to the plan as fleet.yaml has it"),
+]
+
+MODELS: list[BindingType] = [
+    Binding("b", "bring_up", "Bring up", id="models.up", tooltip="Bring the selected model up; shows the plan first"),
+    Binding("s", "split", "Split", id="models.split", tooltip="How the selected model would be split (screen 2)"),
+    Binding("slash", "filter", "Filter", key_display="/", id="models.filter",
+            tooltip="Show models with these words; !word leaves out"),
+    Binding("y", "copy", "Copy path", id="models.copy", tooltip="Copy the path of the selected model's file"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="models.copy-command",
+            tooltip="Copy the shell command that brings it up"),
+    Binding("tab", "next_panel", "Next panel", show=False, id="models.next-panel"),
+    Binding("escape", "back", "Back", show=False, id="models.back", tooltip="Clear the filter"),
+]
+
 DETAIL: list[BindingType] = [
     Binding("escape,enter", "back", "Back", id="detail.back"),
     Binding("q", "back", "Back", show=False, id="detail.quit"),

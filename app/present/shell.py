@@ -32,6 +32,17 @@ def command_for(snapshot: Snapshot, panel: str, node: Node | None, selected: Sel
     return _into(node)
 
 
+def plan_command(model: str, options: tuple[str, ...]) -> str:
+    """What shows the same plan in a shell; a model without a name is the fleet's own."""
+    name = (*_dashes(model), visible(model)) if model else ()
+    return shlex.join(("quarterdeck", "plan", *map(visible, options), *name))
+
+
+def bring_up_command(model: str) -> str:
+    """What brings a model up in a shell."""
+    return _own("up", model)
+
+
 def _into(node: Node | None, *command: str) -> str:
     """An ssh command line; on this machine just the command."""
     if node is None:

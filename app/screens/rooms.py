@@ -24,8 +24,20 @@ def _fleet() -> CockpitScreen:
     return FleetScreen()
 
 
+def _split() -> CockpitScreen:
+    from app.screens.split import SplitScreen
+    return SplitScreen()
+
+
+def _models() -> CockpitScreen:
+    from app.screens.models import ModelsScreen
+    return ModelsScreen()
+
+
 ROOMS = (
     Room("fleet", "Fleet", _fleet),
+    Room("split", "Split", _split),
+    Room("models", "Models", _models),
 )
 
 

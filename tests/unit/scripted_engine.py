@@ -9,9 +9,13 @@ from dataclasses import replace
 from example_fleets import NOW
 
 from fleet.config.schema import FleetConfig
-from fleet.errors import FleetError
+from fleet.errors import FleetError, ModelFileError
 from fleet.events import Command
 from fleet.model import Operation, OperationState, Snapshot, StepRecord
+from fleet.models.gguf import GgufHeader
+from fleet.models.reader import Headers
+from fleet.planning.choose import find_model
+from fleet.planning.propose import Proposal, WhatIf, propose
 
 
 class ScriptedEngine:
@@ -33,6 +37,10 @@ class ScriptedEngine:
         self.refuses: FleetError | None = None
         self.breaks_with: Exception | None = None
         self.log = list(log)
+        self.headers = Headers()
+        self.model_headers: dict[str, GgufHeader] = {}       # by path
+        self.asked: list[tuple[str, WhatIf]] = []
+        self.no_plan: FleetError | None = None
         self.stopped = False
         self._news = asyncio.Event()
         self._broken = asyncio.Event()
@@ -86,6 +94,19 @@ class ScriptedEngine:
             StepRecord("Check that builds and protocols match"),
             StepRecord("Start worker on bolt, port 50052", node="bolt"),
             StepRecord("Start head on atlas, port 8080", node="atlas")))
+
+    async def propose(self, wanted: str = "", what_if: WhatIf | None = None) -> Proposal:
+        """Real plans, from headers that the test gives."""
+        self.asked.append((wanted, what_if or WhatIf()))
+        if self.no_plan is not None:
+            raise self.no_plan
+        header = await self.model_header("", find_model(self.latest, self.config, wanted).file)
+        return propose(self.latest, self.config, header, wanted, what_if)
+
+    async def model_header(self, node: str, path: str) -> GgufHeader:
+        if path not in self.model_headers:
+            raise ModelFileError(f"{path} is no GGUF file.", "Fetch it again.")
+        return self.model_headers[path]
 
     def answer(self, question_id: int, answer: str | None) -> None:
         self.answers.append((question_id, answer))
