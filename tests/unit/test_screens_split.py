@@ -235,7 +235,8 @@ async def test_from_a_model_to_its_split() -> None:
         await known(pilot, app, GEMMA)
         await pilot.press("s")
         await settled(pilot, app)
-        assert engine.asked[-1][0] == "gemma-3-270m" and "── split ─" in text_of(app) and "gemma-3-270m  " in text_of(app)
+        assert engine.asked[-1][0] == "gemma-3-270m"
+        assert "── split ─" in text_of(app) and "gemma-3-270m  " in text_of(app)
 
 
 async def test_read_only_brings_nothing_up() -> None:
