@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fleet.chronicle import notices
@@ -55,6 +56,7 @@ from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
 
 DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
+LEARN_TIMEOUT = 2.0     # seconds that a plan waits for what serves to tell how fast it is: an answer takes milliseconds
 TAIL_BYTES = 256 * 1024
 AGAIN_AFTER = 30.0      # seconds before a watch that ended by a mistake of ours is begun anew
 
@@ -142,6 +144,9 @@ class Engine:
         Raises:
             FleetError: no such model or node, no head, or the model's file cannot be read.
         """
+        with suppress(TimeoutError):           # a head that hangs tells nothing of its speed
+            async with asyncio.timeout(LEARN_TIMEOUT):
+                await self._witness.looked()
         return await self._operations.propose(wanted, what_if or WhatIf())
 
     def answer(self, question_id: int, answer: str | None) -> None:

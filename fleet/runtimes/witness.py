@@ -38,6 +38,7 @@ class Witness:
         self._heads: dict[Key, HeadEvidence] = {}
         self._deaths: dict[Key, Problem] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}      # that follow heads
+        self._looked: dict[Key, asyncio.Event] = {}          # set when the head was looked at once
         self._autopsies: dict[Key, tuple[int | None, asyncio.Task[None]]] = {}   # with the exit status known then
 
     @property
@@ -54,7 +55,8 @@ class Witness:
             key = key_of(name, record)
             lives = record.alive and not record.stopping
             if record.kind is ServiceKind.COORDINATOR and lives and self._is_over(self._tasks.get(key)):
-                self._tasks[key] = asyncio.ensure_future(self._follow(key, record))
+                self._looked[key] = asyncio.Event()
+                self._tasks[key] = asyncio.ensure_future(self._follow(key, record, self._looked[key]))
             if not record.alive and not record.stopping:
                 status, task = self._autopsies.get(key, (None, None))
                 # the exit status can come a moment after the end: what is known by then counts
@@ -65,6 +67,11 @@ class Witness:
     def forget(self, name: str) -> None:
         """A node is no longer part of the fleet."""
         self._drop(name, {})
+
+    async def looked(self) -> None:
+        """Wait until every head that is followed by now was looked at once, whatever came of it."""
+        for event in tuple(self._looked.values()):
+            await event.wait()
 
     async def close(self) -> None:
         """Stop following."""
@@ -89,6 +96,7 @@ class Witness:
             if record is None or not record.alive:
                 self._tasks.pop(key).cancel()
                 self._heads.pop(key, None)
+                self._looked.pop(key).set()
         for key in [key for key in self._autopsies if key[0] == name and key not in records]:
             self._autopsies.pop(key)[1].cancel()
             self._deaths.pop(key, None)
@@ -103,7 +111,7 @@ class Witness:
         self._deaths[key] = replace(problem, what=f"{record.id} on {key[0]} ended: {problem.what}")
         self._on_news(key[0])
 
-    async def _follow(self, key: Key, record: ServiceRecord) -> None:
+    async def _follow(self, key: Key, record: ServiceRecord, looked: asyncio.Event) -> None:
         """Follow one head for as long as it lives."""
         head = _Head(self._context, key, record)
         try:
@@ -112,9 +120,11 @@ class Witness:
                 if evidence is not None and evidence != self._heads.get(key):
                     self._heads[key] = evidence
                     self._on_news(key[0])
+                looked.set()
                 ready = evidence is not None and evidence.state in (ServiceState.READY, ServiceState.BUSY)
                 await asyncio.sleep(self._context.config.refresh if ready else LOAD_LOOK)
         finally:
+            looked.set()
             await head.close()
 
 
