@@ -75,9 +75,11 @@ class Split:
     @property
     def fractions(self) -> tuple[float, ...]:
         """Each device's part: of the memory in memory mode, else of the layers."""
+        if not self.used:
+            return tuple(0.0 for _ in self.devices)
         if self.fitted.mode is Mode.MEMORY and not self.fitted.by_user:
-            return fractions([float(h.room.limit) if h.layers else 0.0 for h in self.devices] if self.used else [])
-        return fractions([float(h.layers) for h in self.devices]) if self.used else tuple(0.0 for _ in self.devices)
+            return fractions([float(h.room.limit) if h.layers else 0.0 for h in self.devices])
+        return fractions([float(h.layers) for h in self.devices])
 
 
 def plan_split(header: GgufHeader, rooms: Rooms, wish: Wish, *, may_move_output: bool = False) -> Split | Short:

@@ -277,3 +277,10 @@ def test_the_memory_of_a_chip_is_as_fast_for_its_gpu_that_nobody_named():
     mac = "{ram: 16GiB, unified: true, cpu: Apple M2, devices: {MTL0: 11GiB}}"
     speed = plan(f"nodes: {{mac: {mac}}}\n", "small").devices[0].speed
     assert not speed.guessed and speed.bytes_per_second == 0.6 * 100e9
+
+
+@pytest.mark.parametrize("mode", SplitMode)
+def test_devices_that_get_nothing_have_a_share_of_nothing_in_either_mode(mode):
+    proposal = plan(f"nodes: {{nas: {NAS.replace('2GiB', '300MiB')}}}\n", "middle", mode=mode)
+    assert layers(proposal) == {"nas:CPU": 65} and [device.fraction for device in proposal.devices] == [0.0]
+    is_sound(proposal, 64)
