@@ -178,6 +178,11 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         service.add_argument("service", metavar="SERVICE", help="as `status` shows it")
         service.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
 
+    proxy = verb("proxy", "serve one endpoint before the servers that fleet.yaml or QUARTERDECK_* variables name",
+                 json=False)
+    proxy.add_argument("action", choices=("run", "health", "variables"),
+                       help="run: serve until ctrl+c; health: ask the one that runs; variables: list them")
+
     verb("doctor", "check everything that has to be right, and say what to do about the rest")
 
     inspect = verb("inspect", "show what a model is: size, layers, attention, experts, vocabulary, where it lies")
