@@ -35,7 +35,8 @@ def fleet_file(lab, path: Path, *names: str, head: str = "", workers: tuple[str,
                        "workers": [{"threads": 1}], "head": {"threads": 1}}
         if not node["password"]:
             nodes[name]["identity_file"] = node["key"]
-    model: dict[str, object] = {"file": lab.model(), "context": 2048, "head": head or names[0]}
+    # By memory: by time so small a model stays on its head, and no worker is started.
+    model: dict[str, object] = {"file": lab.model(), "context": 2048, "head": head or names[0], "mode": "memory"}
     if workers is not None:
         model["workers"] = list(workers)
     path.write_text(yaml.safe_dump({

@@ -28,7 +28,9 @@ async def test_a_worker_that_would_only_add_a_round_trip_is_not_started(lab):
         assert operation.state is OperationState.DONE, operation.problem
         assert any("takes no part: the other devices have room" in remark for remark in operation.remarks)
         snapshot = await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING)
-        assert {node for node, _ in snapshot.deployment.workers} == used
+        # Both are alike: which of the two it is can turn with the links, which a bring-up measures first.
+        used = {node for node, _ in snapshot.deployment.workers}
+        assert len(used) == 1 and used < set(names[1:])
         assert snapshot.deployment.placement.state is PlacementState.MATCHES
         started = {node.name for node in snapshot.nodes.values() for service in node.services
                    if service.record.kind is ServiceKind.WORKER and service.record.alive}
