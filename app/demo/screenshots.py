@@ -47,6 +47,8 @@ SCENES = (
     Scene("logs", ("tab", "l"), ("escape", "shift+tab")),
     Scene("events", ("e",), ("escape",)),
     Scene("help", ("question_mark",), ("escape",)),
+    Scene("split", ("2",), ("1",)),
+    Scene("models", ("3",), ("1",)),
 )
 
 

@@ -79,8 +79,10 @@ def rows(planned: Planned, snapshot: Snapshot) -> tuple[Row, ...]:
     devices = _listed(proposal)
     whole = float(max((_whole(device) for device in devices), default=1) or 1)
     out = []
+    seen: dict[tuple[str, str], int] = {}
     for device in devices:
-        out.append(_plan_row(device, whole))
+        number = seen[device.node, device.device] = seen.get((device.node, device.device), 0) + 1
+        out.append(_plan_row(device, number, whole))
         share = real.pop(_key(device.node, device.name or device.device), None)
         if share is not None:
             out.append(_share_row(share, "real", whole, device))
@@ -122,14 +124,14 @@ def _bar(amounts: Iterable[float], whole: float) -> SplitBar:
     return SplitBar(None, parts=parts, whole=whole, longest=48)
 
 
-def _plan_row(device: DevicePlan, whole: float) -> Row:
+def _plan_row(device: DevicePlan, number: int, whole: float) -> Row:
     known = device.limit < ENDLESS
     free = max(device.free - device.reserve, 0) if known else 0
     reserve = min(device.reserve, max(device.free, 0)) if known else 0
     name = device.device if device.name in ("", device.device) else f"{device.device} {device.name}"
     used = device.layers > 0
     return Row(
-        f"{device.node}\0{device.device}\0planned",
+        f"{device.node}\0{device.device}\0planned\0{number}",     # two workers of a node may offer the same device
         (line(Span(device.node, Tone.STRONG), f" {name}"),
          (Span("planned" if used or device.weights else "unused", Tone.MUTED),),
          (Span(layer_range(device), Tone.PLAIN if used else Tone.MUTED),),
@@ -155,7 +157,7 @@ def _share_row(share: Share, what: str, whole: float, plan: DevicePlan | None = 
     name = share.device if plan is None or plan.device == share.device else f"{plan.device} {share.device}"
     shown_name = line(Span(share.node, Tone.STRONG), f" {name}") if plan is None else line(Span("", Tone.MUTED))
     return Row(
-        f"{share.node}\0{plan.device if plan else share.device}\0{what}",
+        f"{share.node}\0{plan.device if plan else share.device}\0{what}\0{share.device}",
         (shown_name, word, layers, _bar((held, share.kv_bytes or 0, share.compute_bytes or 0, 0, 0), whole),
          _bytes(share.model_bytes), _bytes(share.kv_bytes), _bytes(share.compute_bytes), line(UNKNOWN),
          (Span(share.endpoint, Tone.MUTED),)),

@@ -13,14 +13,15 @@ from scripted_engine import ScriptedEngine
 from textual.pilot import Pilot
 
 from app.cockpit import CockpitApp
+from app.present import split
 from app.screens.detail import DetailScreen
 from app.screens.models import ModelsScreen
 from app.screens.split import SplitScreen
 from fleet.errors import PlanRefused
-from fleet.model import ModelFile, PlacementState, Snapshot
+from fleet.model import ModelFile, Placement, PlacementState, Share, Snapshot
 from fleet.planning.described import described
 from fleet.planning.ladder import Mode
-from fleet.planning.propose import WhatIf
+from fleet.planning.propose import WhatIf, propose
 from widgets.entries import text_of_entries
 from widgets.entry_view import EntryView
 from widgets.row_table import RowTable
@@ -105,7 +106,8 @@ async def test_the_plan_moves_with_what_is_changed_in_thought(size: tuple[int, i
 async def test_a_device_is_left_out_and_taken_back() -> None:
     async with on_screen("2", fleets.normal()) as (_, app, pilot):
         screen = await settled(pilot, app)
-        app.screen.query_one("#devices", RowTable).select("atlas\0CUDA0\0planned")
+        table = app.screen.query_one("#devices", RowTable)
+        table.select(next(row.key for row in table.rows if row.key.startswith("atlas\0CUDA0\0planned")))
         await pilot.press("space")
         await settled(pilot, app)
         assert screen.planned.what_if.without == {("atlas", "CUDA0")}
@@ -115,6 +117,24 @@ async def test_a_device_is_left_out_and_taken_back() -> None:
         await pilot.press("escape")
         await settled(pilot, app)
         assert screen.planned.what_if == WhatIf()
+
+
+def test_two_workers_of_one_machine_have_a_row_each_and_their_own_real_one() -> None:
+    here = "127.0.0.1:50052", "127.0.0.1:50053"
+    shares = tuple(Share("desk", f"RPC{n}", endpoint, 0.5, 9, (n + 1) * fleets.GIB) for n, endpoint in enumerate(here))
+    normal = fleets.normal()
+    snapshot = replace(normal, deployment=replace(normal.deployment, model="big", placement=Placement(
+        shares, shares, PlacementState.MATCHES)))
+    found = described("""
+nodes: {desk: {ram: 8GiB}, far: {ram: 64GiB}}
+models: {big: {layers: 64, width: 5120, vocabulary: 152064, heads: 40, kv_heads: 8, size: 18.6GiB}}
+""")
+    proposal = propose(found.snapshot, found.config, found.headers["big"], "big", WhatIf(mode=Mode.MEMORY))
+    twice = tuple(replace(proposal.devices[0], node="desk", device="CPU", name=f"RPC{n}") for n in range(2))
+    rows = split.rows(split.Planned("big", proposal=replace(proposal, devices=twice)), snapshot)
+    assert len({row.key for row in rows}) == len(rows)
+    real = [plain(row.cells[4]) for row in rows if "\0real\0" in row.key]
+    assert real == ["1.0 GiB", "2.0 GiB"], "each below its own"
 
 
 async def test_another_head_can_be_thought_of() -> None:
