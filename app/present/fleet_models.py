@@ -19,7 +19,7 @@ from widgets.spans import Keep, Line, Span, Tone, joined, line
 
 COLUMNS = (
     Column("state", "", 8, 15),
-    Column("name", "model", 24, 48, keep=Keep.BOTH, grow=True),
+    Column("name", "model", 18, 48, keep=Keep.BOTH, grow=True),
     Column("size", "size", 8, 9, right=True),
     Column("quantisation", "quant", 6, 16, need=3),
     Column("parameters", "params", 6, 8, need=4, right=True),
@@ -37,11 +37,13 @@ class Known:
     detail: ModelDetail | None = None
     plan: Planned | None = None
     partners: tuple[str, ...] | None = None     # models that could draft for it; None = not looked for
+    fleet: tuple[object, ...] = ()              # what the plan was made for: another fleet needs another plan
 
 
 def key_of(model: Model) -> str:
-    """One row a model: names alone may stand for two files that differ."""
-    return f"{model.name}\0{model.size}\0{model.fingerprint}"
+    """One row a model: names alone may stand for two files that differ. Equal before and after its header is read."""
+    place = place_of(model)
+    return f"{model.name}\0{model.size}\0{place.node}\0{place.path}"
 
 
 def place_of(model: Model) -> Place:
@@ -50,8 +52,8 @@ def place_of(model: Model) -> Place:
 
 
 def rows(models: tuple[Model, ...], known: Mapping[str, Known], deployment: Deployment) -> tuple[Row, ...]:
-    """A row for each."""
-    return tuple(_row(model, known.get(place_of(model).path, Known()), deployment) for model in models)
+    """A row for each; `known` by `key_of`."""
+    return tuple(_row(model, known.get(key_of(model), Known()), deployment) for model in models)
 
 
 def _row(model: Model, known: Known, deployment: Deployment) -> Row:

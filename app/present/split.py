@@ -128,11 +128,10 @@ def _plan_row(device: DevicePlan, number: int, whole: float) -> Row:
     known = device.limit < ENDLESS
     free = max(device.free - device.reserve, 0) if known else 0
     reserve = min(device.reserve, max(device.free, 0)) if known else 0
-    name = device.device if device.name in ("", device.device) else f"{device.device} {device.name}"
     used = device.layers > 0
     return Row(
         f"{device.node}\0{device.device}\0planned\0{number}",     # two workers of a node may offer the same device
-        (line(Span(device.node, Tone.STRONG), f" {name}"),
+        (line(Span(device.node, Tone.STRONG), f" {_name(device)}"),
          (Span("planned" if used or device.weights else "unused", Tone.MUTED),),
          (Span(layer_range(device), Tone.PLAIN if used else Tone.MUTED),),
          _bar((device.weights, device.kv, device.compute, reserve, free), whole),
@@ -140,6 +139,11 @@ def _plan_row(device: DevicePlan, number: int, whole: float) -> Row:
          line(size(device.free) if known else UNKNOWN),
          (Span(link_text(device.link, measured=device.link_measured), Tone.MUTED),)),
         search=device.label)
+
+
+def _name(device: DevicePlan) -> str:
+    """As its own node names it, and as the head does."""
+    return device.device if device.name in ("", device.device) else f"{device.device} {device.name}"
 
 
 def _bytes(amount: int | None) -> Line:
@@ -247,7 +251,7 @@ def _terms(proposal: Proposal) -> list[Entry]:
             parts.append(f"{device.wait_seconds * 1000:.1f} ms round trip")
         if device.send_seconds >= 0.00005:
             parts.append(f"{device.send_seconds * 1000:.1f} ms sends back")
-        out.append(Cut(line(Span(f"{device.node} {device.device}  ", Tone.STRONG), ", ".join(parts))))
+        out.append(Cut(line(Span(f"{device.node} {_name(device)}  ", Tone.STRONG), ", ".join(parts))))
     return out
 
 

@@ -5,6 +5,7 @@ Headers are read and plans are worked out for the model under the cursor alone, 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -20,9 +21,10 @@ from app.present.model_detail import detail_of
 from app.present.split import Planned
 from app.screens.base import CockpitScreen
 from fleet.errors import FleetError
-from fleet.model import Problem
+from fleet.model import NodeState
 from fleet.models.inventory import Model, inventory
 from fleet.models.shards import FileKind
+from fleet.operations.plan import problem_of
 from widgets.entry_view import EntryView
 from widgets.panel_title import PanelTitle
 from widgets.row_table import RowTable
@@ -44,8 +46,9 @@ class ModelsScreen(CockpitScreen):
     def __init__(self) -> None:
         super().__init__()
         self._models: tuple[Model, ...] = ()
-        self._known: dict[str, Known] = {}           # by path
+        self._known: dict[str, Known] = {}           # by key of the model
         self._subject = ""
+        self._reading: tuple[str, tuple[object, ...]] | None = None     # model and fleet that are being looked at
 
     def compose_body(self) -> ComposeResult:
         """List, pane, status."""
@@ -70,6 +73,7 @@ class ModelsScreen(CockpitScreen):
         self.query_one("#foot", StatusLine).show(*status.foot(snapshot, mode))
         self._models = inventory(snapshot.nodes, engine.headers.fingerprints() if engine is not None else None)
         self._draw(snapshot)
+        self._look()
 
     def _draw(self, snapshot: Snapshot) -> None:
         table = self.query_one("#inventory", RowTable)
@@ -82,7 +86,7 @@ class ModelsScreen(CockpitScreen):
     def _draw_about(self, snapshot: Snapshot) -> None:
         model = self.selected
         key = fleet_models.key_of(model) if model is not None else ""
-        known = self._known.get(fleet_models.place_of(model).path, Known()) if model is not None else Known()
+        known = self._known.get(key, Known())
         entries = fleet_models.detail(model, known, snapshot.deployment) if model is not None else ()
         self.query_one("#about", EntryView).show(entries, from_top=key != self._subject)
         self._subject = key
@@ -100,38 +104,43 @@ class ModelsScreen(CockpitScreen):
         if self.cockpit.snapshot is not None:
             self._draw_about(self.cockpit.snapshot)
         self.refresh_bindings()
-        model = self.selected
-        if model is not None and model.complete and self.cockpit.engine is not None:
-            place = fleet_models.place_of(model)
-            self.run_worker(self._read(place.node, place.path, plan=model.kind is FileKind.MODEL), group="read",
-                            exclusive=True, exit_on_error=False)
+        self._look()
 
-    async def _read(self, node: str, path: str, *, plan: bool) -> None:
+    def _look(self) -> None:
+        """Read what is not known of the model under the cursor."""
+        model, snapshot, engine = self.selected, self.cockpit.snapshot, self.cockpit.engine
+        if model is None or not model.complete or snapshot is None or engine is None:
+            return
+        fleet = (id(engine.config), *((node.name, node.state is NodeState.UP) for node in snapshot.nodes.values()))
+        key = fleet_models.key_of(model)
+        if self._known.get(key, Known()).fleet != fleet and self._reading != (key, fleet):
+            self._reading = key, fleet
+            self.run_worker(self._read(model, fleet), group="read", exclusive=True, exit_on_error=False)
+
+    async def _read(self, model: Model, fleet: tuple[object, ...]) -> None:
         """The header, then the plan, then what could draft for it."""
-        import asyncio
-        engine = self.cockpit.engine
-        known = self._known.get(path, Known())
-        if engine is None or (known.plan is not None and not known.plan.working and known.partners is not None):
+        engine, key, place = self.cockpit.engine, fleet_models.key_of(model), fleet_models.place_of(model)
+        if engine is None:
             return
         await asyncio.sleep(WAIT)
         try:
-            header = await engine.model_header(node, path)
-        except FleetError as error:
-            self._learn(path, Known(plan=Planned(path, problem=Problem(error.code, error.what, error.remedy)),
-                                    partners=()))
+            known = Known(await asyncio.to_thread(detail_of, await engine.model_header(place.node, place.path)))
+        except Exception as error:      # a mistake of ours too is said here, not left as if nothing came
+            why = Planned(place.path, problem=problem_of(error, f"while reading {place.path}"))
+            self._learn(key, Known(plan=why, partners=(), fleet=fleet))
             return
-        known = Known(await asyncio.to_thread(detail_of, header))
-        self._learn(path, known)
-        if plan:
-            self._learn(path, replace(known, plan=Planned(path, working=True)))
-            try:
-                worked_out = Planned(path, proposal=await engine.propose(path))
-            except FleetError as error:
-                worked_out = Planned(path, problem=Problem(error.code, error.what, error.remedy))
-            known = replace(known, plan=worked_out)
-            self._learn(path, known)
-            known = replace(known, partners=await self._partners(known, path))
-        self._learn(path, replace(known, partners=known.partners or ()))
+        if model.kind is not FileKind.MODEL:
+            self._learn(key, replace(known, partners=(), fleet=fleet))
+            return
+        wanted = self._wanted(model)    # with the settings that it would be brought up with
+        self._learn(key, replace(known, plan=Planned(wanted, working=True)))
+        try:
+            plan = Planned(wanted, proposal=await engine.propose(wanted))
+        except Exception as error:
+            plan = Planned(wanted, problem=problem_of(error, f"while planning {wanted}"))
+        known = replace(known, plan=plan)
+        self._learn(key, known)
+        self._learn(key, replace(known, partners=await self._partners(known, place.path), fleet=fleet))
 
     async def _partners(self, known: Known, path: str) -> tuple[str, ...]:
         """Smaller models of the fleet with the same vocabulary; their headers are read once."""
@@ -148,8 +157,8 @@ class ModelsScreen(CockpitScreen):
                 continue            # it says why when the cursor comes to it
         return fleet_models.partners(known.detail.facts, others) if known.detail is not None else ()
 
-    def _learn(self, path: str, known: Known) -> None:
-        self._known[path] = known
+    def _learn(self, key: str, known: Known) -> None:
+        self._known[key] = known
         if self.cockpit.snapshot is not None and self.ready and self.cockpit.is_running:
             self._draw(self.cockpit.snapshot)
 
@@ -180,9 +189,9 @@ class ModelsScreen(CockpitScreen):
         from app.screens.detail import DetailScreen
         model = self.selected
         if model is not None:
-            path = fleet_models.place_of(model).path
+            key = fleet_models.key_of(model)
             self.app.push_screen(DetailScreen(lambda snapshot, now: fleet_models.detail(
-                model, self._known.get(path, Known()), snapshot.deployment)))
+                model, self._known.get(key, Known()), snapshot.deployment)))
 
     def action_bring_up(self) -> None:
         """The plan, then yes or no."""

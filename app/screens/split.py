@@ -16,8 +16,8 @@ from textual.containers import Vertical
 from app.keymap import SPLIT
 from app.present import opening, split
 from app.screens.base import CockpitScreen
-from fleet.errors import FleetError
-from fleet.model import DeploymentState, NodeState, Problem
+from fleet.model import DeploymentState, NodeState
+from fleet.operations.plan import problem_of
 from fleet.planning.ladder import Mode
 from fleet.planning.propose import WhatIf
 from widgets.entries import text_of_entries
@@ -112,8 +112,8 @@ class SplitScreen(CockpitScreen):
         proposal, problem = None, None
         try:
             proposal = await engine.propose(model, what_if)
-        except FleetError as error:
-            problem = Problem(error.code, error.what, error.remedy)
+        except Exception as error:      # a mistake of ours too is said here, not left as "working it out"
+            problem = problem_of(error, f"while planning {model or 'the model'}")
         if (model, what_if) != (self.planned.model, self.planned.what_if):
             return
         self.planned = replace(self.planned, proposal=proposal, problem=problem, working=False)
@@ -182,6 +182,11 @@ class SplitScreen(CockpitScreen):
         if up:
             following = up[(up.index(now) + 1) % len(up)] if now in up else up[0]
             self._what_if(replace(what_if, head=following))
+
+    def on_row_table_chosen(self, event: RowTable.Chosen) -> None:
+        """Enter: the sentences over the whole screen."""
+        from app.screens.detail import DetailScreen
+        self.app.push_screen(DetailScreen(lambda snapshot, now: split.entries(self.planned, snapshot)))
 
     def action_again(self) -> None:
         """With what is true now."""

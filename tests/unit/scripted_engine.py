@@ -40,7 +40,7 @@ class ScriptedEngine:
         self.headers = Headers()
         self.model_headers: dict[str, GgufHeader] = {}       # by path
         self.asked: list[tuple[str, WhatIf]] = []
-        self.no_plan: FleetError | None = None
+        self.no_plan: Exception | None = None
         self.stopped = False
         self._news = asyncio.Event()
         self._broken = asyncio.Event()

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 
 from app.cockpit import CockpitApp
 from app.present import split
+from app.present.fleet_models import Known
 from app.screens.detail import DetailScreen
 from app.screens.models import ModelsScreen
 from app.screens.split import SplitScreen
@@ -28,7 +29,7 @@ from widgets.row_table import RowTable
 from widgets.spans import plain
 from widgets.split_bar import Part, SplitBar, Tone, split_bar
 
-SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=lambda size: f"{size[0]}x{size[1]}")
+SIZES = pytest.mark.parametrize("size", [WIDE, NARROW, (60, 16)], ids=lambda size: f"{size[0]}x{size[1]}")
 QWEN = "/models/Qwen3-32B-Q4_K_M.gguf"
 GEMMA = "/models/gemma-3-270m-it-Q4_K_M.gguf"
 HEADERS = described("""
@@ -60,7 +61,9 @@ async def settled(pilot: Pilot[int], app: CockpitApp) -> SplitScreen:
 
 async def known(pilot: Pilot[int], app: CockpitApp, path: str) -> ModelsScreen:
     await until(pilot, lambda: isinstance(app.screen, ModelsScreen) and app.screen.ready
-                and path in app.screen._known and app.screen._known[path].partners is not None)
+                and (key := app.screen._subject) and app.screen.selected is not None
+                and path in app.screen.selected.places[0].paths
+                and app.screen._known.get(key, Known()).partners is not None)
     assert isinstance(app.screen, ModelsScreen)
     return app.screen
 
@@ -193,6 +196,22 @@ async def test_the_shell_command_shows_the_same_plan(monkeypatch: pytest.MonkeyP
         assert copied[1].startswith("qwen3-32b  ")
 
 
+async def test_enter_shows_the_reasons_over_the_whole_screen() -> None:
+    async with on_screen("2", fleets.normal(), NARROW) as (_, app, pilot):
+        await settled(pilot, app)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, DetailScreen))
+        assert "atlas is the head since it has the most GPU memory" in text_of(app)
+
+
+async def test_a_mistake_of_ours_is_said_and_not_left_as_working() -> None:
+    async with cockpit(fleets.normal(), WIDE) as (engine, app, pilot):
+        engine.no_plan = ZeroDivisionError("float division by zero")
+        await pilot.press("2")
+        screen = await settled(pilot, app)
+        assert screen.planned.problem is not None and "✕ no plan" in text_of(app)
+
+
 async def test_nothing_to_plan_for_is_said() -> None:
     async with cockpit(fleets.empty(), NARROW) as (engine, app, pilot):
         engine.no_plan = PlanRefused("Which model to bring up was not said.", "Say one of: a, b.")
@@ -211,6 +230,17 @@ async def test_every_model_of_the_fleet_and_all_about_one(size: tuple[int, int])
         await pilot.press("down")
         await known(pilot, app, QWEN)
         check_golden(app, f"models-normal-{size[0]}x{size[1]}")
+
+
+async def test_a_plan_is_made_anew_for_another_fleet_and_with_the_models_own_settings() -> None:
+    async with on_screen("3", fleets.normal()) as (engine, app, pilot):
+        await known(pilot, app, GEMMA)
+        assert [wanted for wanted, _ in engine.asked] == ["gemma-3-270m"], "by its name in fleet.yaml"
+        later = fleets.normal()
+        gone = dict(later.nodes)
+        del gone["cedar"]
+        await show(pilot, engine, app, replace(later, nodes=gone))
+        await until(pilot, lambda: len(engine.asked) == 2)
 
 
 async def test_a_file_that_is_no_model_is_told_where_the_cursor_is() -> None:
