@@ -8,6 +8,7 @@ from app.output import table
 from app.present.units import UNKNOWN, count, size
 from fleet.model import Link, LinkKind
 from fleet.planning.propose import DevicePlan, Proposal
+from fleet.planning.shares import UNKNOWN_ROOM
 from fleet.planning.situation import Level
 from fleet.text import visible
 
@@ -39,9 +40,13 @@ def headline(proposal: Proposal) -> str:
     name = f"{proposal.model} on {proposal.head}, mode {proposal.mode.value}"
     if not proposal.fits:
         return f"{name}: no plan fits"
-    kv = proposal.type_k if proposal.type_k == proposal.type_v else f"{proposal.type_k}/{proposal.type_v}"
     speed = f"{_rate(proposal.prediction.tokens_per_second)} tok/s predicted, " if proposal.prediction else ""
-    return f"{name}: {speed}context {proposal.context}, {count(proposal.slots, 'slot')}, KV {kv}"
+    return f"{name}: {speed}context {proposal.context}, {count(proposal.slots, 'slot')}, KV {kv_types(proposal)}"
+
+
+def kv_types(proposal: Proposal) -> str:
+    """The types of K and V; one word where they are one."""
+    return proposal.type_k if proposal.type_k == proposal.type_v else f"{proposal.type_k}/{proposal.type_v}"
 
 
 def shown(proposal: Proposal) -> tuple[DevicePlan, ...]:
@@ -71,7 +76,8 @@ def link_text(link: Link | None, *, measured: bool) -> str:
 def _row(device: DevicePlan) -> tuple[str, ...]:
     name = device.device if device.name in ("", device.device) else f"{device.device} ({device.name})"
     sizes = [size(part) if device.layers else UNKNOWN for part in (device.weights, device.kv, device.compute)]
-    return (device.node, name, layer_range(device), *sizes, size(device.free) if device.limit < 1 << 50 else UNKNOWN,
+    free = size(device.free) if device.limit < UNKNOWN_ROOM else UNKNOWN
+    return (device.node, name, layer_range(device), *sizes, free,
             link_text(device.link, measured=device.link_measured))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from app.present.proposal import layer_range, link_text, shown
+from app.present.proposal import kv_types, layer_range, link_text, shown
 from app.present.units import UNKNOWN, count, rate, size
 from app.present.words import problem_entries
 from fleet.model import Deployment, DeploymentState, PlacementState, Problem, Service, Share, Snapshot
 from fleet.planning.propose import DevicePlan, Proposal, WhatIf
+from fleet.planning.shares import UNKNOWN_ROOM
 from fleet.planning.situation import Level
 from widgets.entries import Cut, Entry, Heading, Paragraph
 from widgets.row_spec import Column, Row
@@ -29,7 +30,6 @@ COLUMNS = (
 )
 KINDS = (("weights", "█", Tone.BAR), ("KV", "▓", Tone.ACCENT), ("compute", "▒", Tone.WARN),
          ("reserve", "░", Tone.MUTED), ("free", "·", Tone.TRACK))
-ENDLESS = 1 << 50              # bytes: nothing is known of the device's memory
 WORKING = (Span("◌ working it out ...", Tone.ACCENT),)
 
 
@@ -49,7 +49,7 @@ def legend() -> Line:
     return joined(line(Span(glyph, tone), Span(f" {name}", Tone.MUTED)) for name, glyph, tone in KINDS)
 
 
-def empty(planned: Planned, *, read_only: bool) -> tuple[Line, ...]:
+def empty(planned: Planned) -> tuple[Line, ...]:
     """What stands in the place of the devices."""
     if planned.working:
         return (WORKING,)
@@ -66,7 +66,7 @@ def rows(planned: Planned, snapshot: Snapshot) -> tuple[Row, ...]:
     proposal = planned.proposal if planned.proposal is not None and planned.proposal.fits else None
     real = _real(planned, deployment)
     if proposal is None:
-        shares = {_key(share.node, share.device): share for share in deployment.placement.planned}
+        shares = {(share.node, share.device): share for share in deployment.placement.planned}
         if not shares or planned.working or planned.problem is not None or planned.proposal is not None:
             return ()
         whole = float(max(_held(share) for share in (*shares.values(), *real.values())) or 1)
@@ -83,7 +83,7 @@ def rows(planned: Planned, snapshot: Snapshot) -> tuple[Row, ...]:
     for device in devices:
         number = seen[device.node, device.device] = seen.get((device.node, device.device), 0) + 1
         out.append(_plan_row(device, number, whole))
-        share = real.pop(_key(device.node, device.name or device.device), None)
+        share = real.pop((device.node, device.name or device.device), None)
         if share is not None:
             out.append(_share_row(share, "real", whole, device))
     out += [_share_row(share, "real", whole) for share in real.values() if share.model_bytes]
@@ -103,11 +103,7 @@ def _real(planned: Planned, deployment: Deployment) -> dict[tuple[str, str], Sha
         return {}
     if planned.model and deployment.model != (planned.proposal.model if planned.proposal else planned.model):
         return {}
-    return {_key(share.node, share.device): share for share in deployment.placement.real}
-
-
-def _key(node: str, device: str) -> tuple[str, str]:
-    return node, device
+    return {(share.node, share.device): share for share in deployment.placement.real}
 
 
 def _held(share: Share) -> int:
@@ -116,7 +112,7 @@ def _held(share: Share) -> int:
 
 def _whole(device: DevicePlan) -> int:
     held = device.weights + device.kv + device.compute
-    return held if device.limit >= ENDLESS else max(device.limit, held)
+    return held if device.limit >= UNKNOWN_ROOM else max(device.limit, held)
 
 
 def _bar(amounts: Iterable[float], whole: float) -> SplitBar:
@@ -125,7 +121,7 @@ def _bar(amounts: Iterable[float], whole: float) -> SplitBar:
 
 
 def _plan_row(device: DevicePlan, number: int, whole: float) -> Row:
-    known = device.limit < ENDLESS
+    known = device.limit < UNKNOWN_ROOM
     free = max(device.free - device.reserve, 0) if known else 0
     reserve = min(device.reserve, max(device.free, 0)) if known else 0
     used = device.layers > 0
@@ -185,9 +181,8 @@ def title(planned: Planned, snapshot: Snapshot) -> Line:
             parts.append(line(rate(proposal.prediction.tokens_per_second), Span(" predicted", Tone.MUTED)))
         if measured and _real(planned, deployment):
             parts.append(line(rate(measured), Span(" measured", Tone.MUTED)))
-        kv = proposal.type_k if proposal.type_k == proposal.type_v else f"{proposal.type_k}/{proposal.type_v}"
-        parts.append(line(f"{proposal.context} tokens", Span(f" KV {kv}, {count(proposal.slots, 'slot')}, mode "
-                                                            f"{proposal.mode.value}", Tone.MUTED)))
+        more = f" KV {kv_types(proposal)}, {count(proposal.slots, 'slot')}, mode {proposal.mode.value}"
+        parts.append(line(f"{proposal.context} tokens", Span(more, Tone.MUTED)))
     return joined(parts)
 
 

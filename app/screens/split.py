@@ -75,7 +75,7 @@ class SplitScreen(CockpitScreen):
         changes = split.changes(planned.what_if)
         self.query_one("#what-if", EntryView).show((Paragraph(changes),) if changes else ())
         rows = split.rows(planned, snapshot)
-        self.query_one("#devices", RowTable).show(rows, empty=split.empty(planned, read_only=self.cockpit.read_only))
+        self.query_one("#devices", RowTable).show(rows, empty=split.empty(planned))
         self.query_one("#legend", EntryView).show((Paragraph(split.legend(), 2),) if rows else ())
         self.query_one("#why", EntryView).show(split.entries(planned, snapshot))
 

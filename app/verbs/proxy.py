@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import sys
 
@@ -20,14 +19,9 @@ def run(options: argparse.Namespace) -> int:
         print(table())
         return ExitCode.OK
     settings = settings_here(options)
-    if options.action == "health":
-        from fleet.proxy.__main__ import health
-        return health(settings.host, settings.port)
-    from fleet.proxy.serve import serve
+    from fleet.proxy.__main__ import health, serve_here
 
-    asyncio.run(serve(settings, started=lambda proxy: print(
-        f"quarterdeck: the proxy serves at {proxy.url}", file=sys.stderr, flush=True)))
-    return ExitCode.OK
+    return health(settings.host, settings.port) if options.action == "health" else serve_here(settings)
 
 
 def settings_here(options: argparse.Namespace) -> ProxySettings:

@@ -14,7 +14,7 @@ from fleet.config.schema import FleetConfig
 from fleet.model import Device, DeviceKind, Interface, Link, LinkKind, Node, Snapshot
 from fleet.models.gguf import GgufHeader
 from fleet.planning.choose import Choice, node_config
-from fleet.planning.shares import RESERVE, expected_rooms, held_by_ours
+from fleet.planning.shares import RESERVE, UNKNOWN_ROOM, expected_rooms, held_by_ours
 from fleet.planning.timing import Speed, speed_of
 
 _WIRED = (0.0005, 112e6)       # seconds, bytes a second: gigabit Ethernet over a home switch
@@ -110,7 +110,7 @@ def together(head: Node, vram: Mapping[str, int], devices: tuple[Room, ...], hea
             left = max(0, left - limit)
             room = replace(room, limit=limit)
         shared.append(room)
-    host = Room(head.name, "CPU", None, left if left is not None else UNSAID, speed_of(head, None),
+    host = Room(head.name, "CPU", None, left if left is not None else UNKNOWN_ROOM, speed_of(head, None),
                 0 if "CPU" in vram else RESERVE, label=head.reading.cpu.model if head.reading else "",
                 source="fleet.yaml" if "CPU" in vram else "probe")
     return Rooms(host, tuple(shared))
@@ -126,9 +126,6 @@ def _each_once(devices: tuple[Room, ...]) -> tuple[Room, ...]:
         first.setdefault((room.node, room.device), room)
     return tuple(room if room.device == "CPU" or first[room.node, room.device] is room
                  else replace(room, limit=0, named=False) for room in devices)
-
-
-UNSAID = 1 << 50               # bytes: where a node does not tell its memory, only the load itself can refuse
 
 
 def room_of(node: Node, name: str, worker: int | None, vram: Mapping[str, int], free: int, link: Link | None,

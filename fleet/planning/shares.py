@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from fleet.model import Device, DeviceKind, Node
 
 RESERVE = 256 * 1024 * 1024   # bytes a device keeps free for its driver and what no plan knows of
-UNKNOWN_ROOM = 1 << 50        # bytes: where nothing is known of a device, only the worker itself can refuse
+UNKNOWN_ROOM = 1 << 50        # bytes: where nothing is known of a device, only the load itself can refuse
 
 
 def worker_room(node: Node, vram: Mapping[str, int], devices: Sequence[str], *, sharing: int, index: int,

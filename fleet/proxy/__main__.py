@@ -44,7 +44,7 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
             return health(found.settings.host, found.settings.port)
         for warning in found.warnings:
             print(f"quarterdeck: {warning}", file=sys.stderr)
-        return _serve(found.settings)
+        return serve_here(found.settings)
     except ConfigError as error:
         problems = getattr(error, "problems", ()) or (str(error),)
         for problem in problems:
@@ -75,7 +75,8 @@ def health(host: str, port: int) -> int:
     return 0
 
 
-def _serve(settings: ProxySettings) -> int:
+def serve_here(settings: ProxySettings) -> int:
+    """Serve in the foreground until SIGTERM or ctrl+c; says on stderr where."""
     from fleet.proxy.serve import serve
 
     asyncio.run(serve(settings, started=lambda proxy: print(f"quarterdeck: the proxy serves at {proxy.url}",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fleet.discovery.addresses import parse_ip
 from fleet.errors import ConfigError
 from fleet.proxy.errors import forbidden, too_many, unauthorized
-from fleet.proxy.exchange import Caller, Headers, Problem
+from fleet.proxy.exchange import Caller, Headers, Problem, is_among
 
 SECRET_LIMIT = 1024          # bytes of a key that a client may send
 MINUTE = 60.0                # seconds
@@ -32,8 +32,7 @@ class Key:
 
     def may_use(self, model: str) -> bool:
         """The key is good for this model, as the client names it."""
-        return not self.models or any(
-            model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern for pattern in self.models)
+        return is_among(model, self.models)
 
 
 class Lease:

@@ -145,9 +145,15 @@ class ProxySettings:
     control_file: str = ""                 # whole path of the file with the control token; "" = no control over HTTP
 
 
+def is_among(model: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a model is one of those named: by its name, or by a beginning with * behind it; () = all are."""
+    return not patterns or any(
+        model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern for pattern in patterns)
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the key's name and what it may ask for."""
+    """Who asks: the key's name and what it may ask for, as `is_among` reads it."""
 
     name: str = ""
     models: tuple[str, ...] = ()           # () = all
@@ -230,7 +236,6 @@ class Call:
     headers: tuple[tuple[bytes, bytes], ...] = ()    # the client's, names in lower case
     caller: Caller = Caller()
     client: str = ""
-    gone: Callable[[], Awaitable[None]] | None = None   # unused by `Forward`: who cancels the call ends its work
     client_wants_usage: bool = True
     parsed: dict[str, object] | None = None             # `body` as JSON, where somebody has read it already
     early: Callable[[], Awaitable[None]] | None = None  # sends a comment, before the first the head of a stream

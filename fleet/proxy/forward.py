@@ -18,6 +18,7 @@ from fleet.proxy.exchange import (
     ExchangeState,
     Problem,
     ProxySettings,
+    is_among,
 )
 from fleet.proxy.hold import Gate, Refused, Wanted
 from fleet.proxy.outgoing import request_body, request_head
@@ -72,7 +73,7 @@ class Forwarder:
         """What `caller` may ask for, as entries of /v1/models."""
         return [{"id": name, "object": "model", "created": int(self._records.started), "owned_by": "quarterdeck",
                  "upstreams": [up.name for up in ups]}
-                for name, ups in self._routes.models().items() if _may_see(caller, name)]
+                for name, ups in self._routes.models().items() if is_among(name, caller.models)]
 
     # --- reaching an upstream ----------------------------------------------------------------------
 
@@ -232,11 +233,6 @@ class Forwarder:
             if any(part.lower() in agent.lower() for part in hold.no_keep_alive_agents):
                 return 0.0
         return hold.keep_alive
-
-
-def _may_see(caller: Caller, name: str) -> bool:
-    return not caller.models or any(name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
-                                    for pattern in caller.models)
 
 
 class _Comments:
