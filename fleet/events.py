@@ -18,9 +18,11 @@ from fleet.model import (
     ObservedSpeed,
     Operation,
     Problem,
+    Proxy,
     Question,
     Service,
     Severity,
+    Swarm,
 )
 
 
@@ -142,6 +144,30 @@ class SpeedsObserved:
 
 
 @dataclass(frozen=True, slots=True)
+class ProxiesSeen:
+    """Every proxy that is known of, as last heard."""
+
+    at: float
+    proxies: tuple[Proxy, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmChanged:
+    """A swarm began, moved on or ended."""
+
+    at: float
+    swarm: Swarm
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmForgotten:
+    """A swarm is no longer of interest."""
+
+    at: float
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class OperationChanged:
     """An operation began, moved on or ended."""
 
@@ -178,7 +204,7 @@ class Noted:
 
 Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft
          | NodeRead | ServicesJudged | DeploymentJudged | LinksMeasured | OperationChanged | QuestionAsked
-         | QuestionSettled | SpeedsObserved | Noted)
+         | QuestionSettled | SpeedsObserved | ProxiesSeen | SwarmChanged | SwarmForgotten | Noted)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -19,16 +19,20 @@ from fleet.events import (
     NodeStateChanged,
     Noted,
     OperationChanged,
+    ProxiesSeen,
     QuestionAsked,
     QuestionSettled,
     ServicesJudged,
     SpeedsObserved,
+    SwarmChanged,
+    SwarmForgotten,
 )
 from fleet.model import ForeignProcess, Link, Node, NodeState, Notice, ServiceKind, Snapshot
 from fleet.planning.observed import merged
 
 NOTICES_KEPT = 200
 OPERATIONS_KEPT = 20
+SWARMS_KEPT = 8
 
 
 def reduce(state: Snapshot, event: Event) -> Snapshot:
@@ -63,6 +67,13 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
             return state if node is None else _with_node(state, replace(node, speeds=merged(node.speeds, speeds)))
         case LinksMeasured(links=links):
             return _links_measured(state, links)
+        case ProxiesSeen(proxies=proxies):
+            return replace(state, proxies=proxies)
+        case SwarmChanged(swarm=swarm):
+            known = {each.id: each for each in state.swarms} | {swarm.id: swarm}
+            return replace(state, swarms=tuple(known.values())[-SWARMS_KEPT:])
+        case SwarmForgotten(id=gone):
+            return replace(state, swarms=tuple(swarm for swarm in state.swarms if swarm.id != gone))
         case OperationChanged():
             return _operation_changed(state, event)
         case QuestionAsked(question=question):

@@ -1,4 +1,4 @@
-"""The cockpit's screens: a line here is a key (1, 2 ...), a mode of the app and a command of the palette."""
+"""The cockpit's screens: a line here is a key, a mode of the app and a command of the palette."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from app.screens.base import CockpitScreen
 class Room:
     """One screen of the cockpit, made when it is first gone to."""
 
+    key: str                      # the number stays the same whatever other screens there are
     name: str
     title: str
     make: Callable[[], CockpitScreen]
@@ -35,13 +36,13 @@ def _models() -> CockpitScreen:
 
 
 ROOMS = (
-    Room("fleet", "Fleet", _fleet),
-    Room("split", "Split", _split),
-    Room("models", "Models", _models),
+    Room("1", "fleet", "Fleet", _fleet),
+    Room("2", "split", "Split", _split),
+    Room("3", "models", "Models", _models),
 )
 
 
 def bindings() -> list[BindingType]:
     """A number key for every room."""
-    return [Binding(str(number), f"room('{room.name}')", room.title, show=False, id=f"room.{room.name}",
-                    tooltip=f"The {room.title} screen") for number, room in enumerate(ROOMS, start=1)]
+    return [Binding(room.key, f"room('{room.name}')", room.title, show=False, id=f"room.{room.name}",
+                    tooltip=f"The {room.title} screen") for room in ROOMS]

@@ -45,6 +45,12 @@ from fleet.model.operation import (
     StepRecord,
     StepState,
 )
+from fleet.model.proxy import (
+    Proxy,
+    ProxyLoad,
+    ProxyRequest,
+    ProxyUpstream,
+)
 from fleet.model.question import (
     Question,
     QuestionKind,
@@ -63,6 +69,13 @@ from fleet.model.snapshot import (
     Notice,
     Snapshot,
 )
+from fleet.model.swarm import (
+    Ban,
+    PeerState,
+    Swarm,
+    SwarmFlow,
+    SwarmPeer,
+)
 from fleet.model.words import (
     Problem,
     Severity,
@@ -70,6 +83,7 @@ from fleet.model.words import (
 
 __all__ = [
     "Address",
+    "Ban",
     "Binary",
     "Cpu",
     "Deployment",
@@ -91,10 +105,15 @@ __all__ = [
     "ObservedSpeed",
     "Operation",
     "OperationState",
+    "PeerState",
     "Placement",
     "PlacementState",
     "Problem",
     "Process",
+    "Proxy",
+    "ProxyLoad",
+    "ProxyRequest",
+    "ProxyUpstream",
     "Question",
     "QuestionKind",
     "Service",
@@ -107,4 +126,7 @@ __all__ = [
     "Socket",
     "StepRecord",
     "StepState",
+    "Swarm",
+    "SwarmFlow",
+    "SwarmPeer",
 ]

@@ -9,7 +9,9 @@ from fleet.model.deployment import Deployment
 from fleet.model.link import Link
 from fleet.model.node import Node
 from fleet.model.operation import Operation
+from fleet.model.proxy import Proxy
 from fleet.model.question import Question
+from fleet.model.swarm import Swarm
 from fleet.model.words import Problem, Severity
 
 
@@ -38,6 +40,8 @@ class Snapshot:
     operations: tuple[Operation, ...] = ()   # newest last, the last 20
     questions: tuple[Question, ...] = ()
     notices: tuple[Notice, ...] = ()      # newest last, the last 200
+    proxies: tuple[Proxy, ...] = ()
+    swarms: tuple[Swarm, ...] = ()        # running ones and the last that ended, newest last
     refresh: float = 2.0                  # seconds between polls, to judge ages by
 
     def link(self, head: str, worker: str) -> Link | None:

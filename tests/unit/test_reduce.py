@@ -10,6 +10,8 @@ from fleet.events import (
     OperationChanged,
     QuestionAsked,
     QuestionSettled,
+    SwarmChanged,
+    SwarmForgotten,
 )
 from fleet.model import (
     NodeReading,
@@ -25,6 +27,7 @@ from fleet.model import (
     Severity,
     Snapshot,
     Socket,
+    Swarm,
 )
 from fleet.reduce import NOTICES_KEPT, OPERATIONS_KEPT, reduce
 
@@ -112,3 +115,13 @@ def test_a_settled_question_goes_away():
     state = reduce(Snapshot(), QuestionAsked(at=0, question=question))
     assert state.questions == (question,)
     assert reduce(state, QuestionSettled(at=1, id=3)).questions == ()
+
+
+def test_a_swarm_that_moves_on_keeps_its_place_and_only_the_last_ones_stay() -> None:
+    state = Snapshot()
+    for number in range(10):
+        state = reduce(state, SwarmChanged(1.0, Swarm(f"m{number}", f"m{number}.gguf", 10, 1, 10)))
+    state = reduce(state, SwarmChanged(2.0, Swarm("m5", "m5.gguf", 10, 1, 10, sent_by_source=7)))
+    assert [swarm.id for swarm in state.swarms] == [f"m{number}" for number in range(2, 10)]
+    assert state.swarms[3].sent_by_source == 7
+    assert [swarm.id for swarm in reduce(state, SwarmForgotten(3.0, "m5")).swarms].count("m5") == 0
