@@ -71,6 +71,16 @@ def _temperature(text: str) -> float:
     return value
 
 
+def _speed(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if not 0.1 <= value <= 1000.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0.1 and 1000")
+    return value
+
+
 def _epilog() -> str:
     codes = "\n".join(f"  {code.value:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return f"exit codes:\n{codes}\n\n`quarterdeck VERB --help` tells more of a verb."
@@ -188,6 +198,19 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     inspect = verb("inspect", "show what a model is: size, layers, attention, experts, vocabulary, where it lies")
     inspect.add_argument("model", metavar="MODEL", help="a file of this machine, NODE:PATH, or a name the fleet knows")
     inspect.add_argument("--node", default="", metavar="NODE", help="the copy on this node")
+
+    flight = verb("flight", "list what the flight recorder kept, or put it into one file for a bug report")
+    flight.add_argument("action", choices=("list", "export"))
+    flight.add_argument("file", nargs="?", default="", metavar="FILE", help="export: write to this file")
+    flight.add_argument("--runs", type=_at_least_one, default=1, metavar="N",
+                        help="export: the last N runs of a cockpit, --no-ui or verb (default 1)")
+
+    replay = verb("replay", "play a recording of the flight recorder in the cockpit")
+    replay.add_argument("file", nargs="?", default="", metavar="FILE",
+                        help="a recording, or an exported one (default: the last run)")
+    replay.add_argument("--speed", type=_speed, default=8.0, metavar="TIMES", help="times as fast (default 8)")
+    replay.add_argument("--no-ui", action="store_true", default=argparse.SUPPRESS,
+                        help="no cockpit: print all that happened, a line each, at once")
 
     completion = verb("completion", "print a completion script for a shell", json=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from app.crash import state_home
 from app.face import EngineFace, MakeEngine
 from app.which_fleet import WhichFleet
 
+if TYPE_CHECKING:
+    from fleet.telemetry.recorder import Recorder
+
 
 def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bool | None = None,
-                 interactive: bool = False) -> MakeEngine:
+                 interactive: bool = False, record: bool = False) -> MakeEngine:
     """A function that makes the engine; importing the engine is left to its first call.
 
-    `discover` None: machines are looked for where no fleet.yaml says which ones there are.
+    `discover` None: machines are looked for where no fleet.yaml says which ones there are. With `record` the flight
+    recorder keeps what happens.
     """
     looks = (not which.has_file and not which.demo) if discover is None else discover
 
@@ -20,6 +27,18 @@ def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bo
         from fleet.engine import Engine
 
         return Engine(which.config, config_path=which.path, accept_new=options.accept_new, interactive=interactive,
-                      discover=looks)
+                      discover=looks, recorder=recorder(which.config.fleet) if record else None)
 
     return make
+
+
+def recorder(fleet: str) -> Recorder:
+    """The flight recorder of one run."""
+    from fleet.telemetry.recorder import Recorder
+
+    return Recorder(recordings(), fleet)
+
+
+def recordings() -> Path:
+    """The folder of all recordings of this user."""
+    return state_home() / "flight"

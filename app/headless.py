@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         return run_to_end(lambda: _once(engine_maker(which, options), json=options.json))
     work = Headless(json=options.json, up=options.up, until_up=options.once,
                     announce=which.config.discovery.announce and which.config.discovery.mdns)
-    return run_headless(engine_maker(which, options, discover=True), work)
+    return run_headless(engine_maker(which, options, discover=True, record=True), work)
 
 
 def run_headless(make_engine: MakeEngine, work: Headless) -> int:

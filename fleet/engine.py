@@ -54,6 +54,7 @@ from fleet.planning.propose import Proposal, WhatIf
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
+from fleet.telemetry.recorder import Recorder
 
 DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
 LEARN_TIMEOUT = 2.0     # seconds that a plan waits for what serves to tell how fast it is: an answer takes milliseconds
@@ -67,13 +68,14 @@ class Engine:
     def __init__(self, config: FleetConfig, *, config_path: Path | None = None, accept_new: bool = False,
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
                  clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
-                 stalled_after: float = STALLED_AFTER) -> None:
+                 stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None) -> None:
         self.config = config
         self.clock = clock
         self.stalled_after = stalled_after
         self.version = 0
         self.latest = Snapshot(fleet=config.fleet, config_path=config.path, refresh=config.refresh)
         self._epoch = epoch
+        self._recorder = recorder
         self._config_path = config_path
         self._accept_new = accept_new
         self._only_nodes = only_nodes
@@ -270,6 +272,8 @@ class Engine:
         for severity, text, node in notices(before, self.latest):
             self.latest = reduce(self.latest, Noted(self.clock(), self._epoch(), severity, text, node))
         if self.latest is not before and self.latest != before:
+            if self._recorder is not None:
+                self._recorder.take(event, self.latest)
             self.version += 1
             self._news.set()
             self._news = asyncio.Event()
@@ -333,6 +337,8 @@ class Engine:
     async def _watch(self) -> None:
         async with asyncio.TaskGroup() as group:
             self._group = group
+            if self._recorder is not None:
+                group.create_task(self._recorder.run())
             self._finder.start_known()
             self._started.set()
             try:

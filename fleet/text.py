@@ -11,7 +11,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\
 _SHORT = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 _SECRET_FLAG = re.compile(r"--?[a-z_-]*(api[_-]?keys?|token|password|passwd|secret)$", re.IGNORECASE)
 _SECRET_VALUE = re.compile(r"(--?[a-z_-]*(?:api[_-]?keys?|token|password|passwd|secret))=.*", re.IGNORECASE | re.DOTALL)
-_SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+SECRET_NAME = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _SHORT_SECRET_FLAGS = frozenset({"-hft"})  # llama-server's short form of --hf-token
 HIDDEN = "***"
 
@@ -58,4 +58,4 @@ def without_secrets(argv: Sequence[str]) -> tuple[str, ...]:
 
 def hidden_values(env: Mapping[str, str]) -> dict[str, str]:
     """Environment variables with the values of those that are named like secrets replaced by `***`."""
-    return {name: HIDDEN if _SECRET_NAME.search(name) else value for name, value in env.items()}
+    return {name: HIDDEN if SECRET_NAME.search(name) else value for name, value in env.items()}

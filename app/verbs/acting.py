@@ -24,7 +24,7 @@ def act(options: argparse.Namespace, command: Command) -> int:
 
 
 async def _act(options: argparse.Namespace, which: WhichFleet, command: Command) -> int:
-    async with watching(engine_maker(which, options)) as engine:
+    async with watching(engine_maker(which, options, record=not options.dry_run)) as engine:
         await head_judged(engine)   # a second `up` must see that it serves already, and not start it anew
         operation = await (_planned if options.dry_run else _done)(engine, options, command)
     return exit_code(operation)

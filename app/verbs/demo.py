@@ -27,7 +27,7 @@ def run(options: argparse.Namespace) -> int:
     """Bring the demo up, in the cockpit or without it."""
     check_programs()
     config = prepared(os.environ)
-    make = engine_maker(WhichFleet(config, demo=True), options)
+    make = engine_maker(WhichFleet(config, demo=True), options, record=not options.screenshots)
     if options.screenshots:
         from app.demo.screenshots import take_screenshots
 
