@@ -18,10 +18,12 @@ from fleet.proxy.access import is_loopback
 from fleet.proxy.errors import forbidden, not_found, openai_error
 from fleet.proxy.exchange import BackendKind, Headers, Problem, UpstreamSettings
 from fleet.proxy.proxy import Proxy
+from fleet.text import visible
 
 BASE = "/quarterdeck/"
 BODY_LIMIT = 1024 * 1024
 LONGEST_DRAIN = 3600.0
+MOST_MODELS = 10_000
 _NUMBERS = ("weight", "connect_timeout", "first_byte_timeout", "stall_timeout")
 _FIELDS = {field.name for field in fields(UpstreamSettings)}
 
@@ -73,7 +75,7 @@ class Control:
                 return 200, {"cancelled": proxy.cancel(id)}
             case "POST", ["hold"]:
                 name, asked = _named(body)
-                proxy.hold(name, _progress(asked))
+                proxy.hold(name, _progress(asked), _seconds(asked))
                 return 200, {"held": name}
             case "POST", ["release"]:
                 name, _ = _named(body)
@@ -84,7 +86,17 @@ class Control:
                 limit = asked.get("limit", 30.0)
                 if isinstance(limit, bool) or not isinstance(limit, int | float) or not 0 <= limit <= LONGEST_DRAIN:
                     raise ConfigError(f"The limit of a drain is a number of seconds up to {LONGEST_DRAIN:g}.")
-                return 200, {"drained": name, "left": await proxy.drain(name, float(limit), _progress(asked))}
+                return 200, {"drained": name, "left": await proxy.drain(
+                    name, float(limit), _progress(asked), _seconds(asked))}
+            case "POST", ["fail"]:
+                name, asked = _named(body)
+                still, reason = asked.get("still", 0.0), asked.get("reason", "")
+                if isinstance(still, bool) or not isinstance(still, int | float) or not isinstance(reason, str):
+                    raise ConfigError("To fail an upstream takes `still`, seconds, and `reason`, a sentence.")
+                return 200, {"failed": name, "ended": proxy.fail(name, visible(reason, limit=400), float(still))}
+            case "PUT", ["catalogue"]:
+                proxy.set_catalogue(read_catalogue(_json(body)))
+                return 200, proxy.state()
             case "PUT", ["upstreams"]:
                 proxy.set_upstreams(read_upstreams(_json(body)))
                 return 200, proxy.state()
@@ -93,6 +105,18 @@ class Control:
                 return 200, {"stopping": True}
             case _:
                 return 404, openai_error(not_found("The control interface has nothing of that name."))
+
+
+def read_catalogue(said: object) -> dict[str, bool]:
+    """Models from JSON: {name: whether a request brings it up}.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(said, dict) or len(said) > MOST_MODELS or not all(
+            isinstance(name, str) and name and isinstance(on_request, bool) for name, on_request in said.items()):
+        raise ConfigError(f"The catalogue is an object of up to {MOST_MODELS} models, each true or false.")
+    return said
 
 
 def read_upstreams(said: object) -> tuple[UpstreamSettings, ...]:
@@ -175,6 +199,15 @@ def _named(body: bytes) -> tuple[str, dict[str, object]]:
 def _progress(asked: dict[str, object]) -> dict[str, object]:
     progress = asked.get("progress")
     return progress if isinstance(progress, dict) else {}
+
+
+def _seconds(asked: dict[str, object]) -> float | None:
+    """How long a hold lasts unless it is said again; None = until it is released."""
+    seconds = asked.get("seconds")
+    if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int | float)
+                                or not 0 < seconds <= LONGEST_DRAIN):
+        raise ConfigError(f"A hold lasts a number of seconds up to {LONGEST_DRAIN:g}.")
+    return seconds
 
 
 def _json(body: bytes) -> object:

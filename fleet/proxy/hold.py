@@ -54,6 +54,7 @@ class Gate:
         self._queues: dict[str, deque[_Waiter]] = {}
         self._hopeless: dict[str, float] = {}
         self._moved: set[asyncio.Future[None]] = set()
+        self._until: dict[str, float] = {}           # when a hold ends by itself
         self.held_models: dict[str, dict[str, object]] = {}
         self.waiting = 0
         self.waiting_bytes = 0
@@ -66,7 +67,8 @@ class Gate:
         if (not queue or again) and (found := self._find(wanted)):
             found.take(self._clock())
             return found
-        if not self._routes.target(wanted.name).upstreams:
+        target = self._routes.target(wanted.name)
+        if not target.upstreams and not self._comes(target.model):
             raise Refused(self._no_such_model(wanted.name))
         self._check_bounds(wanted)
         waiter = _Waiter(wanted, asyncio.get_running_loop().create_future(), self._clock())
@@ -141,8 +143,10 @@ class Gate:
 
     def tick(self) -> None:
         """Twice a second: whoever waited too long is told so, and breakers whose time is over are tried."""
-        self.wake()
         now = self._clock()
+        for name in [name for name, until in self._until.items() if now >= until]:
+            self._release(name)
+        self.wake()
         for name, queue in tuple(self._queues.items()):
             for waiter in tuple(queue):
                 if now - waiter.since < self._settings.seconds:
@@ -150,6 +154,8 @@ class Gate:
                 self._refuse(waiter, self._problem(name, "held_too_long",
                                                    f"Nothing served {name!r} within {self._settings.seconds:g} s."))
             target = self._routes.target(name)
+            if self._comes(target.model):
+                continue
             if not target.upstreams:
                 for waiter in tuple(queue):
                     self._refuse(waiter, self._no_such_model(name))
@@ -160,6 +166,10 @@ class Gate:
                 for waiter in tuple(queue):
                     self._refuse(waiter, self._problem(name, "upstream_unavailable",
                                                        f"No server of {name!r} answers. {reason}".strip()))
+
+    def _comes(self, model: str) -> bool:
+        """Whether a model that nobody serves is brought up because somebody asks for it."""
+        return self._routes.catalogue.get(model, False) and not self._routes.target(model).upstreams
 
     def _hope(self, name: str) -> bool:
         """Whether waiting makes sense: somebody holds it, or serves it, or is about to."""
@@ -173,12 +183,20 @@ class Gate:
 
     # --- for a swap ------------------------------------------------------------------------------
 
-    def hold(self, name: str, progress: dict[str, object] | None = None) -> None:
+    def hold(self, name: str, progress: dict[str, object] | None = None, seconds: float | None = None) -> None:
         """Admit nothing more to an upstream, or for a model; `progress` is shown to whoever waits.
+
+        With `seconds` the hold ends by itself unless it is said again before: whoever holds may die.
 
         Raises:
             KeyError: there is neither.
         """
+        self._hold(name, progress)
+        self._until.pop(name, None)
+        if seconds is not None:
+            self._until[name] = self._clock() + seconds
+
+    def _hold(self, name: str, progress: dict[str, object] | None) -> None:
         upstream = self._routes.upstreams.get(name)
         if upstream is not None:
             upstream.held, upstream.progress = True, dict(progress or {})
@@ -192,14 +210,30 @@ class Gate:
         upstream = self._routes.upstreams.get(name)
         if upstream is None and name not in self.held_models and name not in self._routes.models():
             raise KeyError(name)
+        self._release(name)
+        self.wake()
+
+    def _release(self, name: str) -> None:
+        self._until.pop(name, None)
+        upstream = self._routes.upstreams.get(name)
         if upstream is not None:
             upstream.held, upstream.progress = False, {}
         self.held_models.pop(name, None)
-        self.wake()
 
-    async def drain(self, name: str, limit: float, progress: dict[str, object] | None = None) -> int:
+    def wanted(self) -> dict[str, tuple[int, float]]:
+        """Models of the catalogue that nobody serves and requests wait for: how many, and for how many seconds."""
+        now, found = self._clock(), {}
+        for name, queue in self._queues.items():
+            target = self._routes.target(name)
+            if queue and not target.upstreams:
+                count, longest = found.get(target.model, (0, 0.0))
+                found[target.model] = (count + len(queue), max(longest, now - queue[0].since))
+        return found
+
+    async def drain(self, name: str, limit: float, progress: dict[str, object] | None = None,
+                    seconds: float | None = None) -> int:
         """Hold, and wait up to `limit` seconds for what runs there. Returns how many still run; it stays held."""
-        self.hold(name, progress)
+        self.hold(name, progress, seconds)
         upstreams = self._concerned(name)
         try:
             async with asyncio.timeout(limit):
@@ -228,7 +262,9 @@ class Gate:
         target = self._routes.target(name)
         said = self.held_models.get(target.model) or self.held_models.get(name) or next(
             (up.progress for up in target.upstreams if up.progress), {})
-        if any(up.held for up in target.upstreams) or target.model in self.held_models or name in self.held_models:
+        if self._comes(target.model):
+            state = "swapping"
+        elif any(up.held for up in target.upstreams) or target.model in self.held_models or name in self.held_models:
             state = "held"
         elif any(up.health.state is Health.LOADING for up in target.upstreams):
             state = "loading"
@@ -239,6 +275,9 @@ class Gate:
         return {"state": state, "waiting": len(self._queues.get(name, ())), **said}
 
     def _no_such_model(self, name: str) -> Problem:
+        if self._routes.target(name).model in self._routes.catalogue:
+            return Problem(404, "model_not_loaded", f"The model {name!r} is there but not loaded, and no "
+                           "request brings it up.", "invalid_request_error", param="model")
         names = ", ".join(list(self._routes.models())[:20])
         return Problem(404, "model_not_found", f"No model {name!r} is served here."
                        + (f" There are: {names}." if names else " No server is configured, or none has answered yet."),

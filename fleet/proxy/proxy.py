@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict
 
 from fleet.errors import NO_SUCH, ConfigError, FleetError
@@ -20,6 +20,7 @@ from fleet.proxy.probes import keep_probing
 from fleet.proxy.records import Records, live_of
 from fleet.proxy.routing import Routes
 from fleet.proxy.upstream import Breaker, Upstream
+from fleet.proxy.wire import WireError
 
 TICK = 0.5                     # seconds between two looks at what waits and what stands still
 MOST_UPSTREAMS = 256
@@ -81,6 +82,8 @@ class Proxy:
             "held_models": self.gate.held_models, "aliases": self.routes.aliases,
             "models": {name: [up.name for up in ups] for name, ups in self.routes.models().items()},
             "upstreams": [up.state() for up in self.routes.upstreams.values()],
+            "wanted": {model: {"waiting": count, "seconds": seconds}
+                       for model, (count, seconds) in self.gate.wanted().items()},
         }
 
     def requests(self, last: int = 100) -> dict[str, object]:
@@ -109,9 +112,12 @@ class Proxy:
         exchange.cancel()
         return True
 
-    def hold(self, name: str, progress: dict[str, object] | None = None) -> None:
-        """Admit nothing more to an upstream or for a model. Raises FleetError where nothing has that name."""
-        self._named(name, lambda: self.gate.hold(name, progress))
+    def hold(self, name: str, progress: dict[str, object] | None = None, seconds: float | None = None) -> None:
+        """Admit nothing more to an upstream or for a model, for so many `seconds` unless it is said again.
+
+        Raises FleetError where nothing has that name.
+        """
+        self._named(name, lambda: self.gate.hold(name, progress, seconds))
         self._tell("held", name)
 
     def release(self, name: str) -> None:
@@ -119,12 +125,37 @@ class Proxy:
         self._named(name, lambda: self.gate.release(name))
         self._tell("released", name)
 
-    async def drain(self, name: str, limit: float, progress: dict[str, object] | None = None) -> int:
+    async def drain(self, name: str, limit: float, progress: dict[str, object] | None = None,
+                    seconds: float | None = None) -> int:
         """Hold, and wait up to `limit` seconds for the running requests. Returns how many still run."""
-        self.hold(name, progress)
-        left = await self.gate.drain(name, limit, progress)
+        self.hold(name, progress, seconds)
+        left = await self.gate.drain(name, limit, progress, seconds)
         self._tell("drained", name, left=left)
         return left
+
+    def fail(self, name: str, reason: str, still: float = 0.0) -> int:
+        """End what runs on an upstream and has not moved for `still` seconds: somebody knows that it never will.
+
+        A head whose worker lost its power computes for ever and looks healthy. Clients that have seen nothing of
+        their answer wait for a server that can give it; the others get an error event. Returns how many were ended.
+        Raises FleetError where no upstream has that name.
+        """
+        found: list[Upstream] = []
+        self._named(name, lambda: found.append(self.routes.upstreams[name]))
+        now, ended = self.clock(), 0
+        for connection in tuple(found[0].connections):
+            if now - connection.moved_at >= still:
+                connection.abort(WireError("died", reason, started=connection.begun))
+                ended += 1
+        if ended:
+            self._tell("failed", name, ended=ended, reason=reason)
+        return ended
+
+    def set_catalogue(self, models: Mapping[str, bool]) -> None:
+        """Which models could be served, and whether a request for one that is not has it brought up."""
+        if dict(models) != self.routes.catalogue:
+            self.routes.catalogue = dict(models)
+            self._changed(None)
 
     def set_upstreams(self, upstreams: Iterable[UpstreamSettings]) -> None:
         """Have these upstreams and no others. One that stays as it was keeps all that is known of it.

@@ -32,6 +32,8 @@ class Routes:
         self.upstreams: dict[str, Upstream] = {}
         self.aliases = dict(aliases)
         self.default_model = default_model
+        # Models that could be served: whether a request for one that is not has it brought up.
+        self.catalogue: dict[str, bool] = {}
         self._found: dict[str, Target] = {}
 
     def changed(self) -> None:
@@ -70,6 +72,8 @@ class Routes:
         serving = tuple(up for up in everybody if name in up.models or name in (up.settings.group, up.name))
         if serving:
             return Target(name, serving)
+        if name in self.catalogue:                   # another model must not answer in its place
+            return Target(name, ())
         unknown = tuple(up for up in everybody if not up.models)
         if unknown:
             return Target(name, unknown)
