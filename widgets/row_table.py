@@ -18,8 +18,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from widgets.meters import Meter
-from widgets.row_spec import GAP, Column, Row, layout, passes, sort_value
-from widgets.spans import Line, Span, Tone, fit
+from widgets.row_spec import GAP, Cell, Column, Row, layout, passes, sort_value
+from widgets.spans import Line, Span, Tone, differing, fit
 from widgets.tone_view import ToneView
 
 MARK = "▌"
@@ -98,6 +98,15 @@ class RowTable(ToneView, can_focus=True):
     def cursor_key(self) -> str:
         """Key of the row under the cursor; "" when there is no row."""
         return self._key
+
+    def place_of(self, column: str) -> tuple[int, int]:
+        """(first cell, cells) of a column as it is drawn now; (0, 0) while it is not."""
+        x = MARGIN
+        for key, width in self._widths.items():
+            if key == column:
+                return x, width
+            x += width + GAP
+        return 0, 0
 
     def show(self, rows: Sequence[Row], *, empty: Sequence[Line] | None = None) -> None:
         """Take new rows; what differs is repainted, nothing else."""
@@ -183,8 +192,10 @@ class RowTable(ToneView, can_focus=True):
             if width is None:
                 continue
             if before != after:
-                first = x if first is None else first
-                end = x + width
+                start, stop = differing(_drawn(before, column, width), _drawn(after, column, width))
+                if stop > start:
+                    first = x + start if first is None else first
+                    end = x + stop
             x += width + GAP
         return None if first is None else (first, end - first)
 
@@ -313,6 +324,9 @@ class RowTable(ToneView, can_focus=True):
             width = self._widths.get(column.key)
             if width is None:
                 continue
-            drawn = cell.drawn(width) if isinstance(cell, Meter) else fit(cell, width, column.keep, right=column.right)
-            out += [*drawn, Span(" " * GAP)]
+            out += [*_drawn(cell, column, width), Span(" " * GAP)]
         return tuple(out)
+
+
+def _drawn(cell: Cell, column: Column, width: int) -> Line:
+    return cell.drawn(width) if isinstance(cell, Meter) else fit(cell, width, column.keep, right=column.right)

@@ -117,6 +117,23 @@ def width_of(spans: Line) -> int:
     return sum(cell_len(span.text) for span in spans)
 
 
+def differing(old: Line, new: Line) -> tuple[int, int]:
+    """(first cell, one behind the last) in which two lines differ, by glyph or tone; (0, 0) where they do not.
+
+    Lines of two widths, or with wide characters, differ as a whole.
+    """
+    width = width_of(new)
+    before, after = _cells(old), _cells(new)
+    if len(before) != len(after) or len(after) != width or width_of(old) != width:
+        return (0, width) if before != after else (0, 0)
+    found = [index for index, (was, now) in enumerate(zip(before, after, strict=True)) if was != now]
+    return (found[0], found[-1] + 1) if found else (0, 0)
+
+
+def _cells(spans: Line) -> list[tuple[str, Tone]]:
+    return [(char, span.tone) for span in spans for char in span.text]
+
+
 def cut(text: str, width: int, keep: Keep = Keep.START) -> str:
     """The text in at most `width` cells, with an ellipsis where something is missing."""
     if width <= 0:
