@@ -45,6 +45,9 @@ class Round:
     target until its answer is whole; `draft_seconds` is what was waited for the draft *besides*, so a draft that was
     ready in time, prepared while the round before was verified, cost 0.
     For NATIVE `drafted` and `accepted` are the head's own counts (`draft_n`, `draft_n_accepted` of its timings).
+    Reading a new prompt is no part of a PLAIN or NATIVE stretch: the first one of a request counts the tokens behind
+    its first, and the seconds since that. A STRIDED round tells all its seconds, those in which its slots read what
+    they had not yet seen of the context too: that is a cost of the mode.
     """
 
     mode: Mode
