@@ -23,6 +23,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Callable
 
@@ -127,6 +128,8 @@ def _add_serving(verb: argparse.ArgumentParser, host: str | None) -> None:
     verb.add_argument("--open", action="store_true", help="let anybody fetch, also from other machines")
     verb.add_argument("--limit-up", type=parse_rate, default=0.0, metavar="RATE")
     verb.add_argument("--limit-up-peer", type=parse_rate, default=0.0, metavar="RATE")
+    verb.add_argument("--linger", type=float, default=0.0, metavar="SECONDS",
+                      help="stop serving when nobody took a byte for so long (0: never)")
     verb.add_argument("--until-eof", action="store_true", help="stop when stdin ends")
 
 
@@ -180,8 +183,7 @@ def _seed(options: argparse.Namespace, tell: Told, halt: threading.Event) -> int
         for store in stores:
             tell(_serving(seeder, store))
         _listen(options, halt, tell, seeder, None)
-        while not halt.wait(0.5):
-            pass
+        _serve_on(options, seeder, tell, halt)
         return 0
     finally:
         seeder.stop()
@@ -234,13 +236,30 @@ def _run(options: argparse.Namespace, manifest: Manifest, folder: Path, peers: l
         outcome = puller.run()
         tell({"event": "done", "paths": [str(path) for path in outcome.paths], "received": outcome.received,
               "seconds": round(outcome.seconds, 3), "banned": outcome.banned})
-        while getattr(options, "keep_seeding", False) and not halt.wait(0.5):
-            pass
+        if getattr(options, "keep_seeding", False):
+            _serve_on(options, seeder, tell, halt)
         return 0
     finally:
         done.set()
         seeder.stop()
         puller.store.close()
+
+
+def _serve_on(options: argparse.Namespace, seeder: Seeder, tell: Told, halt: threading.Event) -> None:
+    """Serve until told to stop, or until nobody took a byte for --linger seconds."""
+    sent, moving = 0, False
+    looked = moved = time.monotonic()
+    while not halt.wait(1.0):
+        now, total = time.monotonic(), seeder.total_sent()
+        if total != sent or moving:
+            tell({"event": "sent", "bytes": total, "up": round((total - sent) / (now - looked), 1)})
+        moving = total != sent
+        if moving:
+            moved = now
+        elif options.linger and now - moved > options.linger:
+            tell({"event": "note", "what": f"Nobody has asked for {options.linger:.0f} s."})
+            return
+        sent, looked = total, now
 
 
 def _seeder(options: argparse.Namespace, host: str, tell: Told) -> Seeder:

@@ -8,6 +8,7 @@
     {"event": "banned", "url": ..., "piece": 5, "why": ...}
     {"event": "note", "what": ...}
     {"event": "serving", "url": ..., "port": 9080, "name": ..., "manifest": ID}
+    {"event": "sent", "bytes": BYTES, "up": 118000000.0}        (by who only serves, when it was more)
     {"event": "done", "paths": [...], "received": BYTES, "seconds": ...}
     {"event": "error", "code": ..., "what": ..., "remedy": ..., "have": 12, "pieces": 640}
 
