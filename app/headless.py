@@ -48,7 +48,8 @@ def run(options: argparse.Namespace) -> int:
         return run_to_end(lambda: _once(engine_maker(which, options), json=options.json))
     work = Headless(json=options.json, up=options.up, until_up=options.once,
                     announce=which.config.discovery.announce and which.config.discovery.mdns)
-    return run_headless(engine_maker(which, options, discover=True, record=True), work)
+    return run_headless(engine_maker(which, options, discover=True, record=True,
+                                     recover=options.up is None), work)
 
 
 def run_headless(make_engine: MakeEngine, work: Headless) -> int:
@@ -139,7 +140,7 @@ async def _keep_up(engine: EngineFace, work: Headless, model: str, undone: list[
         if decision.say:
             note(decision.say)
         if decision.bring_up:
-            operation = await _outcome(engine, engine.submit(BringUp(model)), undone)
+            operation = await _outcome(engine, engine.submit(BringUp(model, spare=True)), undone)
             if operation.state is OperationState.DONE:
                 await _seen_alive(engine)
             else:

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         from app.engines import engine_maker
         from app.which_fleet import which_fleet
 
-        return engine_maker(which_fleet(options), options, discover=True, interactive=True, record=True)
+        return engine_maker(which_fleet(options), options, discover=True, interactive=True, record=True, recover=True)
 
     return open_cockpit(maker, options)
 

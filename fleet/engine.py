@@ -51,6 +51,7 @@ from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
 from fleet.planning.observed import observe
 from fleet.planning.propose import Proposal, WhatIf
+from fleet.recovery.driver import Recovery
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
@@ -68,7 +69,8 @@ class Engine:
     def __init__(self, config: FleetConfig, *, config_path: Path | None = None, accept_new: bool = False,
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
                  clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
-                 stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None) -> None:
+                 stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None,
+                 recover: bool = False) -> None:
         self.config = config
         self.clock = clock
         self.stalled_after = stalled_after
@@ -76,6 +78,7 @@ class Engine:
         self.latest = Snapshot(fleet=config.fleet, config_path=config.path, refresh=config.refresh)
         self._epoch = epoch
         self._recorder = recorder
+        self._recover = recover
         self._config_path = config_path
         self._accept_new = accept_new
         self._only_nodes = only_nodes
@@ -286,6 +289,9 @@ class Engine:
         if isinstance(event, NodeRead):
             self._identify(event.name, event.reading)
 
+    def _note(self, severity: Severity, text: str) -> None:
+        self.emit(Noted(self.clock(), self._epoch(), severity, text))
+
     def _judge(self, name: str) -> None:
         """Services of a node, then the deployment, by all evidence there is now."""
         node, now = self.latest.nodes.get(name), self.clock()
@@ -339,6 +345,8 @@ class Engine:
             self._group = group
             if self._recorder is not None:
                 group.create_task(self._recorder.run())
+            if self._recover:
+                group.create_task(Recovery(self, self._desk, self._note).run())
             self._finder.start_known()
             self._started.set()
             try:

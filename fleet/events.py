@@ -216,6 +216,8 @@ class BringUp:
     """Bring a model up over the fleet; "" = the one that fleet.yaml names."""
 
     model: str = ""
+    without: tuple[str, ...] = ()         # nodes that take no part this time
+    spare: bool = False                   # workers that the model names and that cannot be used are left out
 
 
 @dataclass(frozen=True, slots=True)

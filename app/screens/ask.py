@@ -19,6 +19,7 @@ TITLES = {
     QuestionKind.HOST_KEY: "Is this the machine you mean?",
     QuestionKind.PASSWORD: "Password",
     QuestionKind.PASSPHRASE: "Passphrase",
+    QuestionKind.RECOVER: "What served has broken",
 }
 
 
@@ -33,7 +34,7 @@ class QuestionScreen(ModalScreen[str | None]):
         """What is asked, with the node and the fingerprint or key file."""
         question = self.question
         name = {QuestionKind.HOST_KEY: "fingerprint", QuestionKind.PASSWORD: "for",
-                QuestionKind.PASSPHRASE: "key file"}[question.kind]
+                QuestionKind.PASSPHRASE: "key file", QuestionKind.RECOVER: "left out"}[question.kind]
         out: list[Entry] = [
             Heading(TITLES[question.kind]), Paragraph(), Paragraph(line(question.text)), Paragraph(),
             Fact("node", line(Span(question.node, Tone.STRONG)), room=11),
@@ -83,6 +84,43 @@ class HostKeyScreen(QuestionScreen):
         self.query_one(wanted, Button).focus()
 
 
+class RecoverScreen(QuestionScreen):
+    """Whether to bring up again what has broken. Leaving it is what an empty return does."""
+
+    AUTO_FOCUS = "#no"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "recover", "Bring it up", id="question.recover"),
+        Binding("n,escape", "leave", "Leave it", id="question.leave"),
+        Binding("left,right,tab,shift+tab", "other", "Other button", id="question.other", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """The question, then the buttons."""
+        with Vertical(classes="dialog"):
+            yield EntryView((*self.body(), Paragraph(), Paragraph(line(Span(
+                "`recover: auto` in fleet.yaml does this without asking.", Tone.MUTED)))), id="said")
+            with Horizontal(classes="buttons"):
+                yield Button("Leave it  n", id="no", compact=True)
+                yield Button("Bring it up  y", id="yes", compact=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Enter on a button."""
+        self.dismiss("yes" if event.button.id == "yes" else None)
+
+    def action_recover(self) -> None:
+        """Bring it up on what is there."""
+        self.dismiss("yes")
+
+    def action_leave(self) -> None:
+        """Leave it broken."""
+        self.dismiss(None)
+
+    def action_other(self) -> None:
+        """Between the two buttons."""
+        wanted = "#no" if self.focused is not None and self.focused.id == "yes" else "#yes"
+        self.query_one(wanted, Button).focus()
+
+
 class SecretScreen(QuestionScreen):
     """A masked line. What was typed is gone from the screen before it is handed over."""
 
@@ -115,7 +153,12 @@ class SecretScreen(QuestionScreen):
 
 def question_screen(question: Question) -> QuestionScreen:
     """The screen for a question."""
-    return HostKeyScreen(question) if question.kind is QuestionKind.HOST_KEY else SecretScreen(question)
+    match question.kind:
+        case QuestionKind.HOST_KEY:
+            return HostKeyScreen(question)
+        case QuestionKind.RECOVER:
+            return RecoverScreen(question)
+    return SecretScreen(question)
 
 
 class AddNodeScreen(ModalScreen[str | None]):

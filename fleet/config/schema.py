@@ -54,6 +54,14 @@ class SplitMode(StrEnum):
     MEMORY = "memory"      # in proportion to memory: every device that can hold its share takes part
 
 
+class RecoverPolicy(StrEnum):
+    """What becomes of a model whose worker or head has died."""
+
+    ASK = "ask"            # a person is asked; where nobody is there, it stays as it is
+    AUTO = "auto"          # it is brought up again on what is left, or on the node that came back
+    OFF = "off"
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """One ggml-rpc-server of a node."""
@@ -210,7 +218,11 @@ class FleetConfig:
     discovery: DiscoveryConfig = DiscoveryConfig()
     ssh: SshConfig = SshConfig()
     proxy: ProxyConfig = ProxyConfig()
+    recover: RecoverPolicy = RecoverPolicy.ASK
     refresh: float = 2.0                       # seconds between probes of a node
     model_dirs: tuple[str, ...] = ("~/models", "~/.cache/llama.cpp", "~/.cache/quarterdeck/models", "/models",
                                    "/opt/models", "/srv/models")
     log_limit: int = 16 * 1024 * 1024          # bytes of one service's log, then the older half goes
+    # Not of the file, but of one plan on what is left of the fleet:
+    absent: frozenset[str] = frozenset()       # nodes that take no part
+    spare: bool = False                        # workers that a model names and that cannot be used are left out

@@ -28,6 +28,7 @@ from fleet.config.schema import (
     HeadConfig,
     ModelConfig,
     NodeConfig,
+    RecoverPolicy,
     Role,
     RpcMode,
     RuntimeName,
@@ -38,8 +39,8 @@ from fleet.config.schema import (
 from fleet.config.vllm_section import check_runtime, vllm
 from fleet.discovery.addresses import parse_ip, split_host_port
 
-ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "refresh", "model_dirs",
-             "log_limit")
+ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "recover", "refresh",
+             "model_dirs", "log_limit")
 NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_files", "jump", "roles", "vram",
              "workers", "head", "llama", "model_dirs", "state_dir", "rpc", "rpc_address")
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
@@ -73,6 +74,7 @@ def fleet(form: Form, path: str) -> FleetConfig:
         discovery=_discovery(root["discovery"]),
         ssh=_ssh(root["ssh"]),
         proxy=proxy,
+        recover=choice(root["recover"], RecoverPolicy, default.recover),
         refresh=number(root["refresh"], default.refresh, 0.2, 3600, "seconds between 0.2 and 3600"),
         model_dirs=_folders(root["model_dirs"]) if root["model_dirs"].written else default.model_dirs,
         log_limit=size(root["log_limit"], default.log_limit, SMALLEST_LOG),

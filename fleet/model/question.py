@@ -12,6 +12,7 @@ class QuestionKind(StrEnum):
     HOST_KEY = "host key"                 # answer "yes" or None
     PASSWORD = "password"                 # answer is the password: never stored, never in an event
     PASSPHRASE = "passphrase"
+    RECOVER = "recover"                   # answer "yes" or None
 
 
 @dataclass(frozen=True, slots=True)

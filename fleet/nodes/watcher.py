@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -27,6 +28,9 @@ MISSES_ALLOWED = 3       # polls without an answer before the connection is give
 PING_EVERY = 5           # polls between two measurements of the round trip
 PROBE_TIMEOUT = 15.0     # of a full probe, on a slow link
 POLL_TIMEOUT = 5.0
+POLL_SHORTEST = 2.0      # seconds: a host that lost its power is noticed within this and the time between two polls
+POLL_SPREAD = 5.0        # times as long as a poll usually takes here: more is no answer
+POLLS_KEPT = 8           # by which that is known
 BACK_OFF = (3.0, 15.0, 60.0)
 
 STATES: dict[type[NodeError], NodeState] = {
@@ -86,6 +90,7 @@ class NodeWatcher:
         self._kicked = asyncio.Event()
         self._reading_lock = asyncio.Lock()
         self._attempts = 0
+        self._took: deque[float] = deque(maxlen=POLLS_KEPT)      # seconds of the last polls
 
     def kick(self) -> None:
         """Do not wait for the back-off or the next poll: try now."""
@@ -155,8 +160,11 @@ class NodeWatcher:
             raise ConnectionDropped(f"{self.name} is not connected.")
         async with self._reading_lock:
             if ping:
-                round_trip = (await transport.run(":", timeout=POLL_TIMEOUT)).seconds
-            reading = await self._read_node(transport, self._reading, full, PROBE_TIMEOUT if full else POLL_TIMEOUT)
+                round_trip = (await transport.run(":", timeout=POLL_TIMEOUT if full else self._patience())).seconds
+            began = self._clock()
+            reading = await self._read_node(transport, self._reading, full, PROBE_TIMEOUT if full else self._patience())
+            if not full:
+                self._took.append(self._clock() - began)
             self._reading = reading
             if full:
                 self._full_at = self._clock()
@@ -164,6 +172,12 @@ class NodeWatcher:
                 self._emit(becomes)
             self._emit(NodeRead(self._clock(), self.name, reading, round_trip))
             return reading
+
+    def _patience(self) -> float:
+        """Seconds that a poll may take: on a fast link little, so that a lost host is noticed soon."""
+        if len(self._took) < POLLS_KEPT:
+            return POLL_TIMEOUT
+        return min(POLL_TIMEOUT, max(POLL_SHORTEST, POLL_SPREAD * max(self._took)))
 
     def _fail(self, error: NodeError) -> None:
         self._attempts += 1

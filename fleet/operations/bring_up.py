@@ -8,6 +8,7 @@ the head, follow its load, prove the placement, ask for one token.
 from __future__ import annotations
 
 from fleet.config.schema import RuntimeName
+from fleet.events import BringUp
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
@@ -15,6 +16,7 @@ from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, Verify
 from fleet.operations.lease import ReleaseLease, TakeLease
 from fleet.operations.plan import Plan, Step
 from fleet.operations.preflight import arrange
+from fleet.operations.reduced import reduced
 from fleet.operations.served import comes_to_serve, old_heads, old_stages
 from fleet.operations.services import StartRecorded, StopRecorded
 from fleet.operations.tunnel_steps import StartRelay
@@ -24,12 +26,15 @@ from fleet.planning.choose import find_model
 from fleet.planning.rules import warnings
 
 
-async def plan_bring_up(hands: Hands, known: Known, wanted: str) -> Plan:
-    """The Plan that brings `wanted` up; one without Steps when it serves already as wanted.
+async def plan_bring_up(hands: Hands, known: Known, command: BringUp) -> Plan:
+    """The Plan that brings a model up; one without Steps when it serves already as wanted.
 
     Raises:
         PlanRefused: it cannot work; nothing was started.
     """
+    wanted = command.model
+    if command.without or command.spare:
+        hands = reduced(hands, command)
     model = find_model(hands.snapshot(), hands.config, wanted)
     if model.runtime is RuntimeName.VLLM:
         return await plan_vllm_up(hands, model)

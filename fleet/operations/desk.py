@@ -117,8 +117,8 @@ class OperationDesk:
 
     async def _plan(self, command: Command) -> Plan:
         match command:
-            case BringUp(model=model):
-                return await plan_bring_up(self._hands, self._known, model)
+            case BringUp():
+                return await plan_bring_up(self._hands, self._known, command)
             case TearDown():
                 return plan_tear_down(self._hands)
             case StartService() | StopService() | RestartService():

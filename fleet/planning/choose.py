@@ -126,6 +126,9 @@ def _list_hint(config: FleetConfig, files: Sequence[tuple[Node, ModelFile]]) -> 
 
 
 def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) -> tuple[Node, str]:
+    if model.head in config.absent:
+        raise PlanRefused(f"{model.name} is to have its head on {model.head}, which takes no part now.",
+                          "Wait for it, or name another head in fleet.yaml.")
     if model.head:
         return _usable(snapshot, model.head, "the head"), ""
     candidates = [node for node in _taking_part(snapshot, config)
@@ -167,14 +170,26 @@ def _usable(snapshot: Snapshot, name: str, part: str) -> Node:
 
 def _taking_part(snapshot: Snapshot, config: FleetConfig) -> list[Node]:
     """With a fleet.yaml that names nodes, those; without, this machine and all that was found."""
-    return [node for node in snapshot.nodes.values() if not config.nodes or node.configured]
+    return [node for node in snapshot.nodes.values()
+            if node.name not in config.absent and (not config.nodes or node.configured)]
 
 
 def _worker_nodes(snapshot: Snapshot, config: FleetConfig, model: ModelConfig,
                   head: Node) -> tuple[list[str], list[str]]:
     left_out: list[str] = []
     if model.workers is not None:
-        return [_usable(snapshot, name, "a worker").name for name in model.workers], left_out
+        named = []
+        for name in model.workers:
+            try:
+                if name in config.absent:
+                    left_out.append(f"{name} takes no part now.")
+                else:
+                    named.append(_usable(snapshot, name, "a worker").name)
+            except PlanRefused as refused:
+                if not config.spare:
+                    raise
+                left_out.append(f"{name} takes no part: {refused.what}")
+        return named, left_out
     names = []
     for node in _taking_part(snapshot, config):
         if node.name == head.name or Role.WORKER not in node_config(config, node).roles:

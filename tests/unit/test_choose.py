@@ -156,3 +156,24 @@ def test_what_was_only_found_takes_no_part_beside_a_file_that_names_nodes():
 def test_a_model_that_vllm_serves_is_not_dealt_here():
     wide = ModelConfig("gemma", FILE, runtime=RuntimeName.VLLM)
     assert "gemma is served by vLLM" in refusal(node("atlas", files=[FILE]), wanted="gemma", model=wide)
+
+
+def test_a_plan_on_what_is_left_goes_without_the_nodes_that_are_put_aside():
+    nodes = (node("atlas", files=[FILE]), node("bolt"), node("cone"))
+    snapshot, config = fleet(*nodes)
+    assert [w.node.name for w in choose(snapshot, replace(config, absent=frozenset({"bolt"})), "").workers] == ["cone"]
+    alone = FleetConfig(models=config.models)                # no fleet.yaml names nodes: the others still take part
+    assert [w.node.name for w in choose(snapshot, replace(alone, absent=frozenset({"bolt"})), "").workers] == ["cone"]
+    pinned = {"gemma": ModelConfig("gemma", FILE, head="atlas")}
+    with pytest.raises(PlanRefused, match="takes no part now"):
+        choose(snapshot, replace(config, models=pinned, absent=frozenset({"atlas"})), "")
+
+
+def test_workers_that_the_model_names_are_needed_unless_they_may_be_spared():
+    model = ModelConfig("gemma", FILE, workers=("bolt", "cone"))
+    nodes = (node("atlas", files=[FILE]), node("bolt", state=NodeState.UNREACHABLE), node("cone"))
+    assert "bolt is to be a worker, but it is unreachable" in refusal(*nodes, model=model)
+    snapshot, config = fleet(*nodes, model=model)
+    choice = choose(snapshot, replace(config, spare=True), "")
+    assert [w.node.name for w in choice.workers] == ["cone"]
+    assert any("bolt takes no part" in sentence for sentence in choice.left_out)

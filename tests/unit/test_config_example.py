@@ -26,7 +26,7 @@ from fleet.proxy.exchange import HoldSettings, Limits, RepairSettings
 
 EXAMPLE = Path(__file__).parents[2] / "fleet.example.yaml"
 # What a record calls otherwise than the file does, or what is not written there at all.
-WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": ""}
+WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": "", "absent": "", "spare": ""}
 KEYS = {FleetConfig: sections.ROOT_KEYS, NodeConfig: sections.NODE_KEYS, WorkerConfig: sections.WORKER_KEYS,
         VllmConfig: VLLM_KEYS,
         HeadConfig: sections.HEAD_KEYS, ModelConfig: sections.MODEL_KEYS, DiscoveryConfig: sections.DISCOVERY_KEYS,

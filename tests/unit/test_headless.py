@@ -190,7 +190,7 @@ def test_bringing_up_once_ends_when_it_serves(capsys):
     said = []
     code, engine = run(Headless(up="tiny", until_up=True, on_serving=said.append), serves)
     assert code == ExitCode.OK
-    assert engine.submitted == [BringUp("tiny")]
+    assert engine.submitted == [BringUp("tiny", spare=True)]
     assert engine.ended
     assert [snapshot.deployment.endpoint for snapshot in said] == ["http://127.0.0.1:8080"]
     assert "[ ok ] Start head (1 s)" in capsys.readouterr().out

@@ -9,7 +9,15 @@ from fleet.errors import CommandTimeout, ConnectionDropped, HostKeyChanged, Node
 from fleet.events import NodeRead, NodeStateChanged
 from fleet.model import NodeReading, NodeState
 from fleet.nodes.transport import Completed
-from fleet.nodes.watcher import MISSES_ALLOWED, NodeWatcher, Opened, back_off, state_of
+from fleet.nodes.watcher import (
+    MISSES_ALLOWED,
+    POLL_SHORTEST,
+    POLL_TIMEOUT,
+    NodeWatcher,
+    Opened,
+    back_off,
+    state_of,
+)
 
 
 class ScriptedTransport:
@@ -126,3 +134,23 @@ async def test_a_lost_connection_is_closed_and_the_reason_kept_for_whoever_asks(
 
 def test_the_back_off_grows_to_a_minute_and_stays():
     assert [back_off(n) for n in (0, 1, 2, 3, 4, 100)] == [3.0, 3.0, 15.0, 60.0, 60.0, 60.0]
+
+
+async def test_on_a_fast_link_a_poll_is_given_up_soon_and_on_a_slow_one_later():
+    class Timed(Watch):
+        def __init__(self, takes: float) -> None:
+            self.now, self.takes, self.patience = 0.0, takes, []
+            super().__init__([None])
+            self.watcher._clock = lambda: self.now
+
+        async def read(self, transport, previous, full, timeout):
+            if not full:
+                self.patience.append(timeout)
+                self.now += self.takes
+            return await super().read(transport, previous, full, timeout)
+
+    fast, slow = Timed(0.03), Timed(0.8)
+    for watch in (fast, slow):
+        await watch.run_until(lambda w: len(w.patience) > 12)
+    assert (fast.patience[0], fast.patience[12]) == (POLL_TIMEOUT, POLL_SHORTEST)
+    assert slow.patience[12] == pytest.approx(4.0)

@@ -146,7 +146,7 @@ async def test_two_cockpits_at_once_end_with_one_model_that_serves(
 async def test_what_another_cockpit_did_since_the_plan_is_planned_for_anew(config: FleetConfig, state: Path) -> None:
     """The plan says "start both workers"; by the time of the reservation one runs that somebody else has started."""
     async with running(config) as engine, running(config) as other:
-        plan = await plan_bring_up(engine, Known(), "")
+        plan = await plan_bring_up(engine, Known(), BringUp())
         await bring_up(other)
         pids = {s.record.pid for s in other.latest.nodes[NODE].services}
         operation = await Runner(plan, 1, engine.clock, lambda operation: None).run()

@@ -131,7 +131,7 @@ class TwoNodes:
     async def do(self, command: Command) -> Operation:
         """Plan and run a command to its end; a refusal is raised."""
         if isinstance(command, BringUp):
-            plan = await plan_bring_up(self, self._known, command.model)
+            plan = await plan_bring_up(self, self._known, command)
         else:
             plan = plan_tear_down(self)
         operation = await Runner(plan, next(self._numbers), self.clock, self.told.append).run()
