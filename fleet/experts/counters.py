@@ -1,0 +1,113 @@
+"""What the shim counts, read from its mapped file: `struct head` and `struct cell` of moe_shim.c, version 1.
+
+The file belongs to whoever runs the server, so all of it is checked; what cannot be is told, never guessed.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from fleet.errors import ModelFileError
+
+MAGIC = b"QDMOESTA"
+_HEAD = struct.Struct("=8s10I18Q32x")
+_CELL = struct.Struct("=4I")
+MOST_CELLS = 512 * 65_536
+PREFETCHES, LAZY, BLIND, AMBIGUOUS, TRACE_FULL = 1, 2, 4, 8, 16
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Experts that were asked for, a layer and pass each counting an expert once."""
+
+    tokens: int
+    requests: int
+    hits: int                    # wholly in memory when they were asked for
+    bytes: int                   # of their pages
+    missing: int                 # of those, the bytes that were not in memory
+
+    @property
+    def hit_rate(self) -> float | None:
+        """By experts; None before the first."""
+        return self.hits / self.requests if self.requests else None
+
+    @property
+    def byte_hit_rate(self) -> float | None:
+        """By bytes: a part of an expert that is there counts."""
+        return 1 - self.missing / self.bytes if self.bytes else None
+
+    @property
+    def missing_per_token(self) -> float | None:
+        """Bytes that had to be read for each token."""
+        return self.missing / self.tokens if self.tokens else None
+
+    def since(self, before: Tally) -> Tally:
+        """What was added since an earlier reading of the same server."""
+        return Tally(self.tokens - before.tokens, self.requests - before.requests, self.hits - before.hits,
+                     self.bytes - before.bytes, self.missing - before.missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One reading. With `blind` nothing is known of hits: they are 0, and no rate may be made of them."""
+
+    pid: int
+    layers: int                  # rows of the cells
+    experts: int                 # columns
+    moe_layers: int              # rows that have experts
+    used: int                    # experts a token is sent through in each
+    token_bytes: int             # of the experts of one token
+    started: float               # seconds since 1970
+    updated: float
+    decode: Tally
+    prompt: Tally
+    prefetched: int              # bytes that were asked for ahead
+    spent: float                 # seconds in the shim
+    trace_bytes: int
+    unread: int                  # passes that were not understood
+    prefetches: bool
+    blind: bool                  # the file is another user's: the kernel does not tell what is in memory
+    ambiguous: bool              # two models with experts in one process: counting has stopped
+    trace_full: bool
+    cells: bytes                 # 16 each, layer by layer
+
+    def cell(self, layer: int, expert: int) -> tuple[int, int, int, int]:
+        """Requests and hits of decoding, requests and hits of prompts.
+
+        Raises:
+            IndexError: there is no such expert.
+        """
+        if not (0 <= layer < self.layers and 0 <= expert < self.experts):
+            raise IndexError(f"there is no expert {expert} in layer {layer}")
+        return _CELL.unpack_from(self.cells, (layer * self.experts + expert) * _CELL.size)
+
+    @property
+    def exact(self) -> bool:
+        """Whether hits are true."""
+        return not self.blind and not self.ambiguous
+
+
+def read_counters(data: bytes) -> Counters:
+    """The counters from the bytes of the file.
+
+    Raises:
+        ModelFileError: it is none, of another version, or cut off.
+    """
+    if len(data) < _HEAD.size or data[:8] != MAGIC:
+        raise ModelFileError("This is no file of the expert shim's counters.", "Start the model again.")
+    (_, version, head_bytes, cell_bytes, layers, experts, used, flags, pid, _page, moe_layers, token_bytes, started,
+     updated, _passes, tokens, requests, hits, needed, missing, prompt_tokens, prompt_requests, prompt_hits,
+     prompt_needed, prompt_missing, prefetched, spent, trace_bytes, unread) = _HEAD.unpack_from(data)
+    if version != 1 or cell_bytes != _CELL.size:
+        raise ModelFileError(f"The expert shim's counters are of version {version}, which is not known here.",
+                             "Start the model again with this Quarterdeck.")
+    size = layers * experts * cell_bytes
+    if not 0 < layers * experts <= MOST_CELLS or head_bytes < _HEAD.size or len(data) < head_bytes + size:
+        raise ModelFileError("The expert shim's counters are cut off.", "Read them again.")
+    return Counters(
+        pid, layers, experts, moe_layers, used, token_bytes, started / 1e9, updated / 1e9,
+        Tally(tokens, requests, hits, needed, missing),
+        Tally(prompt_tokens, prompt_requests, prompt_hits, prompt_needed, prompt_missing), prefetched, spent / 1e9,
+        trace_bytes, unread, bool(flags & PREFETCHES), bool(flags & BLIND), bool(flags & AMBIGUOUS),
+        bool(flags & TRACE_FULL), bytes(data[head_bytes:head_bytes + size]))
