@@ -267,4 +267,21 @@ class EndProcess:
     start_time: str
 
 
-Command = BringUp | TearDown | StartService | StopService | RestartService | AdoptProcess | EndProcess
+@dataclass(frozen=True, slots=True)
+class StartProxy:
+    """Start a proxy as a process of its own; "" = on this machine."""
+
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRequest:
+    """End one live request of a proxy: its client gets an error. `service` "" = the proxy inside this engine."""
+
+    node: str
+    service: str
+    request: str
+
+
+Command = (BringUp | TearDown | StartService | StopService | RestartService | AdoptProcess | EndProcess | StartProxy
+           | CancelRequest)
