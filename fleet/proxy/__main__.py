@@ -1,7 +1,7 @@
 """`python -m fleet.proxy`: the proxy alone, configured by `QUARTERDECK_*` variables; `--health` asks whether it serves.
 
-What a container runs. It imports neither the cockpit nor anything of SSH, so that the image holds uvicorn and PyYAML
-beside Python, and nothing else.
+What a container runs; with `--settings FILE` what the supervisor starts detached, here and on nodes. It imports neither
+the cockpit nor anything of SSH, so that the image holds uvicorn and PyYAML beside Python, and nothing else.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from fleet.errors import ConfigError, FleetError
 from fleet.proxy.exchange import ProxySettings
 
 HEALTH_TIMEOUT = 4.0         # seconds; the container's own is 5
 USAGE = """\
-usage: python -m fleet.proxy [--health | --variables]
+usage: python -m fleet.proxy [--health | --variables | --settings FILE]
 
 Serves the proxy that QUARTERDECK_* variables configure, until SIGTERM.
 
   --health      ask the proxy that runs with the same variables; exit code 0 when it serves
   --variables   list them
+  --settings    read the settings from a file that Quarterdeck has written, instead of variables
 """
 
 
@@ -35,10 +37,15 @@ def main(argv: list[str], env: Mapping[str, str]) -> int:
     if argv == ["--variables"]:
         print(table())
         return 0
-    if argv not in ([], ["--health"]):
+    named = argv[1] if len(argv) == 2 and argv[0] == "--settings" else ""
+    if argv not in ([], ["--health"]) and not named:
         print(USAGE, end="", file=sys.stderr)
         return 2
     try:
+        if named:
+            from fleet.proxy.settings_file import read_settings
+
+            return serve_here(read_settings(Path(named)))
         found = from_environment(env)
         if argv:
             return health(found.settings.host, found.settings.port)

@@ -279,7 +279,9 @@ class App:
 
     async def _control(self, scope: Scope, method: str, path: str, query: bytes, headers: Headers, receive: Receive,
                        send: Send) -> None:
-        problem = self.control.check(_client(scope), headers) if self.control is not None else not_found("Not here.")
+        problem = not_found("Not here.")
+        if self.control is not None:
+            problem = self.control.check(_client(scope), headers, _server(scope))
         if problem is not None or self.control is None:
             await _refuse(send, problem or not_found("Not here."), path, [])
             return
@@ -339,6 +341,11 @@ async def _refuse(send: Send, problem: Problem, path: str, cors: Headers) -> Non
 def _client(scope: Scope) -> str:
     client = scope.get("client")
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
+
+
+def _server(scope: Scope) -> str:
+    server = scope.get("server")
+    return str(server[0]) if isinstance(server, tuple | list) and server else ""
 
 
 def _json(said: object) -> bytes:

@@ -36,9 +36,13 @@ class Control:
         self._token = token.encode()
         self.on_stop: Callable[[], None] = _nothing        # begins a graceful stop
 
-    def check(self, client: str, headers: Headers) -> Problem | None:
-        """Who may come here."""
-        if not self._token or not is_loopback(client):
+    def check(self, client: str, headers: Headers, server: str = "") -> Problem | None:
+        """Who may come here: from the machine's loopback, or from the address `server` that the request came to.
+
+        A connection from an address to itself never left the machine; it is the way in where the proxy is bound to
+        one address of a network.
+        """
+        if not self._token or not (is_loopback(client) or (client and client == server)):
             return not_found("There is nothing here.")
         if any(name == b"origin" for name, _ in headers):
             return forbidden("The control interface is not for web pages.", "origin_not_allowed")

@@ -36,7 +36,16 @@ class Running:
     @property
     def url(self) -> str:
         """Where clients point at."""
-        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return _url(self.host, self.port)
+
+
+def from_here(host: str) -> str:
+    """The address by which this machine reaches what is bound to `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @asynccontextmanager
@@ -54,7 +63,7 @@ async def running(settings: ProxySettings) -> AsyncIterator[Running]:
     file = Path(settings.control_file) if settings.control_file else None
     try:
         host, port = sock.getsockname()[:2]
-        token = await asyncio.to_thread(write_token, file, f"http://127.0.0.1:{port}") if file is not None else ""
+        token = await asyncio.to_thread(write_token, file, _url(from_here(host), port)) if file is not None else ""
         control = Control(proxy, token)
         app = App(proxy, Access(cast(tuple[Key, ...], settings.keys), proxy.clock), control=control)
         server = listener(app, settings.limits, settings.drain_seconds)

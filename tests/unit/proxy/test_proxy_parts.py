@@ -10,10 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.errors import ConfigError
-from fleet.proxy.control import read_upstreams
-from fleet.proxy.exchange import ApiKind, Call, Caller, Exchange, ExchangeState, RepairSettings, UpstreamSettings
+from fleet.proxy.control import Control, read_upstreams
+from fleet.proxy.exchange import (
+    ApiKind,
+    Call,
+    Caller,
+    Exchange,
+    ExchangeState,
+    ProxySettings,
+    RepairSettings,
+    UpstreamSettings,
+)
 from fleet.proxy.outgoing import request_body
 from fleet.proxy.pool import place_of
+from fleet.proxy.proxy import Proxy
 from fleet.proxy.records import Records
 from fleet.proxy.routing import Conversations, Routes, choose, prefix_marks
 from fleet.proxy.upstream import Breaker, Health, HealthMachine, Upstream
@@ -235,3 +245,11 @@ async def test_metrics_models_and_events_tell_of_a_request():
         assert [entry["id"] for entry in models.json()["data"]] == ["m"]
         missing = await told(proxy, b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
         assert missing.status == 404
+
+
+@pytest.mark.parametrize(("client", "server", "status"), [
+    ("127.0.0.1", "127.0.0.1", 401), ("::1", "::1", 401), ("10.0.0.4", "10.0.0.4", 401), ("10.0.0.5", "10.0.0.4", 404),
+    ("", "", 404), ("10.0.0.5", "", 404)])
+def test_the_control_interface_is_for_this_machine_alone(client: str, server: str, status: int) -> None:
+    problem = Control(Proxy(ProxySettings()), "token").check(client, [], server)
+    assert problem is not None and problem.status == status
