@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fleet.errors import ModelFileError
 
 MAGIC = b"QDMOESTA"
-_HEAD = struct.Struct("=8s10I18Q32x")
+_HEAD = struct.Struct("=8s10I19Q24x")
 _CELL = struct.Struct("=4I")
 MOST_CELLS = 512 * 65_536
 PREFETCHES, LAZY, BLIND, AMBIGUOUS, TRACE_FULL = 1, 2, 4, 8, 16
@@ -58,6 +58,7 @@ class Counters:
     moe_layers: int              # rows that have experts
     used: int                    # experts a token is sent through in each
     token_bytes: int             # of the experts of one token
+    passes: int                  # a layer of one pass each
     started: float               # seconds since 1970
     updated: float
     decode: Tally
@@ -66,6 +67,7 @@ class Counters:
     spent: float                 # seconds in the shim
     trace_bytes: int
     unread: int                  # passes that were not understood
+    assumed: int                 # passes of a layer that were taken for hits, nothing having been missing for long
     prefetches: bool
     blind: bool                  # the file is another user's: the kernel does not tell what is in memory
     ambiguous: bool              # two models with experts in one process: counting has stopped
@@ -97,8 +99,9 @@ def read_counters(data: bytes) -> Counters:
     if len(data) < _HEAD.size or data[:8] != MAGIC:
         raise ModelFileError("This is no file of the expert shim's counters.", "Start the model again.")
     (_, version, head_bytes, cell_bytes, layers, experts, used, flags, pid, _page, moe_layers, token_bytes, started,
-     updated, _passes, tokens, requests, hits, needed, missing, prompt_tokens, prompt_requests, prompt_hits,
-     prompt_needed, prompt_missing, prefetched, spent, trace_bytes, unread) = _HEAD.unpack_from(data)
+     updated, passes, tokens, requests, hits, needed, missing, prompt_tokens, prompt_requests, prompt_hits,
+     prompt_needed, prompt_missing, prefetched, spent, trace_bytes, unread,
+     assumed) = _HEAD.unpack_from(data)
     if version != 1 or cell_bytes != _CELL.size:
         raise ModelFileError(f"The expert shim's counters are of version {version}, which is not known here.",
                              "Start the model again with this Quarterdeck.")
@@ -106,8 +109,8 @@ def read_counters(data: bytes) -> Counters:
     if not 0 < layers * experts <= MOST_CELLS or head_bytes < _HEAD.size or len(data) < head_bytes + size:
         raise ModelFileError("The expert shim's counters are cut off.", "Read them again.")
     return Counters(
-        pid, layers, experts, moe_layers, used, token_bytes, started / 1e9, updated / 1e9,
+        pid, layers, experts, moe_layers, used, token_bytes, passes, started / 1e9, updated / 1e9,
         Tally(tokens, requests, hits, needed, missing),
         Tally(prompt_tokens, prompt_requests, prompt_hits, prompt_needed, prompt_missing), prefetched, spent / 1e9,
-        trace_bytes, unread, bool(flags & PREFETCHES), bool(flags & BLIND), bool(flags & AMBIGUOUS),
+        trace_bytes, unread, assumed, bool(flags & PREFETCHES), bool(flags & BLIND), bool(flags & AMBIGUOUS),
         bool(flags & TRACE_FULL), bytes(data[head_bytes:head_bytes + size]))

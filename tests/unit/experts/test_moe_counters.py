@@ -15,13 +15,13 @@ from fleet.experts.shim import source
 from fleet.experts.trace import Routed, read_trace
 from fleet.models.tensor_types import tensor_types
 
-HEAD = struct.Struct("=8s10I18Q32x")
+HEAD = struct.Struct("=8s10I19Q24x")
 
 
 def stats(*, magic: bytes = b"QDMOESTA", version: int = 1, layers: int = 2, experts: int = 3, flags: int = 3,
           cells: int = 6) -> bytes:
     head = HEAD.pack(magic, version, HEAD.size, 16, layers, experts, 2, flags, 77, 4096, 1, 1000, 5 * 10**9, 6 * 10**9,
-                     40, 10, 20, 15, 2000, 500, 4, 8, 2, 800, 600, 900, 3 * 10**9, 0, 7)
+                     40, 10, 20, 15, 2000, 500, 4, 8, 2, 800, 600, 900, 3 * 10**9, 0, 7, 9)
     return head + b"".join(struct.pack("=4I", n, n, 0, 0) for n in range(cells))
 
 
@@ -36,6 +36,7 @@ def test_the_reader_and_the_c_file_agree_on_the_layout():
 def test_counters_are_read():
     counters = read_counters(stats())
     assert (counters.pid, counters.layers, counters.experts, counters.used, counters.unread) == (77, 2, 3, 2, 7)
+    assert (counters.passes, counters.assumed) == (40, 9)
     assert counters.decode == Tally(10, 20, 15, 2000, 500) and counters.prompt.missing == 600
     assert counters.decode.hit_rate == 0.75 and counters.decode.byte_hit_rate == 0.75
     assert counters.decode.missing_per_token == 50 and counters.prefetched == 900 and counters.spent == 3
