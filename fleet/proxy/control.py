@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import fields
@@ -24,6 +25,7 @@ BASE = "/quarterdeck/"
 BODY_LIMIT = 1024 * 1024
 LONGEST_DRAIN = 3600.0
 MOST_MODELS = 10_000
+EVENT_KIND = re.compile(r"[a-z][a-z_-]{0,40}")
 _NUMBERS = ("weight", "connect_timeout", "first_byte_timeout", "stall_timeout")
 _FIELDS = {field.name for field in fields(UpstreamSettings)}
 
@@ -101,6 +103,19 @@ class Control:
             case "PUT", ["catalogue"]:
                 proxy.set_catalogue(read_catalogue(_json(body)))
                 return 200, proxy.state()
+            case "PUT", ["fleet"]:
+                said = _object(_json(body))
+                lost = {str(name): visible(str(why), limit=400) for name, why in _object(said.get("lost")).items()}
+                proxy.set_fleet(read_upstreams(said.get("upstreams", [])), lost,
+                                read_catalogue(said.get("catalogue", {})))
+                return 200, proxy.state()
+            case "POST", ["events"]:
+                said = _object(_json(body))
+                kind = said.get("kind")
+                if not isinstance(kind, str) or not EVENT_KIND.fullmatch(kind):
+                    raise ConfigError("An event is {kind: a word, facts: {...}}.")
+                proxy.records.events.tell(kind, _object(said.get("facts")))
+                return 200, {"told": kind}
             case "PUT", ["upstreams"]:
                 proxy.set_upstreams(read_upstreams(_json(body)))
                 return 200, proxy.state()
@@ -203,6 +218,15 @@ def _named(body: bytes) -> tuple[str, dict[str, object]]:
 def _progress(asked: dict[str, object]) -> dict[str, object]:
     progress = asked.get("progress")
     return progress if isinstance(progress, dict) else {}
+
+
+def _object(said: object) -> dict[str, object]:
+    """An object, {} where there is none. Raises ConfigError."""
+    if said is None:
+        return {}
+    if not isinstance(said, dict):
+        raise ConfigError("An object was expected.")
+    return said
 
 
 def _seconds(asked: dict[str, object]) -> float | None:

@@ -162,7 +162,8 @@ class Gate:
             elif self._hope(name):
                 self._hopeless.pop(name, None)
             elif now - self._hopeless.setdefault(name, now) >= self._settings.gone_seconds:
-                reason = next((up.health.reason for up in target.upstreams if up.health.reason), "")
+                reason = next((up.lost or up.health.reason for up in target.upstreams
+                               if up.lost or up.health.reason), "")
                 for waiter in tuple(queue):
                     self._refuse(waiter, self._problem(name, "upstream_unavailable",
                                                        f"No server of {name!r} answers. {reason}".strip()))
@@ -175,7 +176,7 @@ class Gate:
         """Whether waiting makes sense: somebody holds it, or serves it, or is about to."""
         target = self._routes.target(name)
         return target.model in self.held_models or name in self.held_models or any(
-            up.held or up.health.state is not Health.BROKEN for up in target.upstreams)
+            up.held or not (up.lost or up.health.state is Health.BROKEN) for up in target.upstreams)
 
     def _refuse(self, waiter: _Waiter, problem: Problem) -> None:
         if not waiter.granted.done():
@@ -268,7 +269,7 @@ class Gate:
             state = "held"
         elif any(up.health.state is Health.LOADING for up in target.upstreams):
             state = "loading"
-        elif any(up.health.state is not Health.BROKEN for up in target.upstreams):
+        elif any(not up.lost and up.health.state is not Health.BROKEN for up in target.upstreams):
             state = "full"
         else:
             state = "unavailable"

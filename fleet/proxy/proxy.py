@@ -22,6 +22,7 @@ from fleet.proxy.routing import Routes
 from fleet.proxy.upstream import Breaker, Upstream
 from fleet.proxy.wire import WireError
 
+LOST_STILL = 3.0               # seconds without a byte from a server that is said to be lost, until it is believed
 TICK = 0.5                     # seconds between two looks at what waits and what stands still
 MOST_UPSTREAMS = 256
 
@@ -41,6 +42,7 @@ class Proxy:
         self._leaving: set[Upstream] = set()         # taken out of the configuration, with requests that still run
         self._probes: dict[str, asyncio.Task[None]] = {}
         self._breaker = Breaker(settings.breaker_failures, settings.breaker_seconds)
+        self._of_fleet: tuple[UpstreamSettings, ...] = ()
         self.set_upstreams(settings.upstreams)
 
     async def run(self) -> None:
@@ -66,6 +68,8 @@ class Proxy:
         self._leaving = {upstream for upstream in self._leaving if upstream.running}
         for upstream in (*self.routes.upstreams.values(), *self._leaving):
             upstream.cut_stalled(now)
+            if upstream.lost:
+                self._fail(upstream, upstream.lost, LOST_STILL)
         limit = self.settings.limits.write_timeout
         for exchange in tuple(self.records.live.values()):
             if exchange.sending_since is not None and now - exchange.sending_since > limit and exchange.drop:
@@ -142,14 +146,37 @@ class Proxy:
         """
         found: list[Upstream] = []
         self._named(name, lambda: found.append(self.routes.upstreams[name]))
+        return self._fail(found[0], reason, still)
+
+    def _fail(self, upstream: Upstream, reason: str, still: float) -> int:
         now, ended = self.clock(), 0
-        for connection in tuple(found[0].connections):
+        for connection in tuple(upstream.connections):
             if now - connection.moved_at >= still:
                 connection.abort(WireError("died", reason, started=connection.begun))
                 ended += 1
         if ended:
-            self._tell("failed", name, ended=ended, reason=reason)
+            self._tell("failed", upstream.name, ended=ended, reason=reason)
         return ended
+
+    def set_fleet(self, upstreams: Iterable[UpstreamSettings], lost: Mapping[str, str],
+                  catalogue: Mapping[str, bool]) -> None:
+        """What the fleet serves now, beside the configured upstreams; which of it is lost, and why.
+
+        Raises ConfigError, and then changes nothing.
+        """
+        wanted = tuple(upstreams)
+        if wanted != self._of_fleet:
+            configured = {settings.name for settings in self.settings.upstreams}
+            if taken := [settings.name for settings in wanted if settings.name in configured]:
+                raise ConfigError(f"The upstream {taken[0][:100]!r} is configured already.", "Give it another name.")
+            self.set_upstreams((*self.settings.upstreams, *wanted))
+            self._of_fleet = wanted
+        for settings in wanted:
+            upstream, reason = self.routes.upstreams[settings.name], lost.get(settings.name, "")
+            if upstream.lost != reason:
+                upstream.lost = reason
+                self._changed(upstream)
+        self.set_catalogue(catalogue)
 
     def set_catalogue(self, models: Mapping[str, bool]) -> None:
         """Which models could be served, and whether a request for one that is not has it brought up."""

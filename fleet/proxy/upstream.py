@@ -141,6 +141,7 @@ class Upstream:
         self.running = 0                   # requests that hold a slot here
         self.held = False                  # nothing new is admitted
         self.progress: dict[str, object] = {}     # of the operation that holds it, for who waits
+        self.lost = ""                     # somebody knows that it will never answer again, and why
         self.sleeping = False
         self.removed = False
         self.requests = self.failures = self.tokens = 0      # since the start
@@ -168,7 +169,8 @@ class Upstream:
 
     def may_take(self) -> bool:
         """Whether a request may be sent now."""
-        return not self.held and not self.removed and self.free != 0 and self.health.available()
+        return (not self.held and not self.removed and not self.lost and self.free != 0
+                and self.health.available())
 
     def take(self, now: float) -> None:
         """A request is sent here."""
@@ -209,7 +211,7 @@ class Upstream:
         return {
             "name": self.name, "url": self.settings.url, "backend": str(self.settings.backend),
             "health": str(self.health.state), "reason": self.health.reason, "held": self.held, "busy": self.busy,
-            "progress": self.progress, "models": list(self.models), "group": self.settings.group,
+            "progress": self.progress, "lost": self.lost, "models": list(self.models), "group": self.settings.group,
             "slots": self.slots, "running": self.running, "context": self.context, "build": self.build,
             "sleeping": self.sleeping, "requests": self.requests, "failures": self.failures, "tokens": self.tokens,
             "connections": self.pool.open,
