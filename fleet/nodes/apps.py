@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 from fleet.errors import ServiceError
 from fleet.nodes.folder import Answer, StateFolder
@@ -38,6 +39,6 @@ class Apps(StateFolder):
                                "See that the state folder can be written.", code="not-written")
         return path, sent
 
-    async def remove(self, name: str) -> None:
-        """Take it away, and the folder with the last one; fine when it is not there."""
-        await self._run("app", (name, "-", "-", "remove"))
+    async def remove_others(self, beginning: str, kept: Iterable[str] = ()) -> None:
+        """Take away all whose name begins so, but `kept`, and the folder with the last one; fine when there is none."""
+        await self._run("app", (beginning, "remove", *kept))

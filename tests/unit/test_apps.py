@@ -71,16 +71,24 @@ async def test_what_a_push_that_died_left_is_cleared(apps: Apps, state: Path) ->
 
 async def test_nothing_is_left_when_it_is_taken_away(apps: Apps, state: Path) -> None:
     await apps.push(NAME, DATA, sys.executable)
-    await apps.remove(NAME)
-    await apps.remove(NAME)
+    await apps.remove_others("quarterdeck-proxy-")
+    await apps.remove_others("quarterdeck-proxy-")
     assert "apps" not in held(state)
+
+
+async def test_only_what_is_not_kept_is_taken_away(apps: Apps, state: Path) -> None:
+    other = "quarterdeck-proxy-fedcba9876543210.pyz"
+    for name in (NAME, other, "quarterdeck-node-0.pyz"):
+        await apps.push(name, DATA, sys.executable)
+    await apps.remove_others("quarterdeck-proxy-", [other])
+    assert held(state / "apps") == ["quarterdeck-node-0.pyz", other]
 
 
 async def test_a_folder_that_leads_elsewhere_is_not_followed(apps: Apps, state: Path, tmp_path: Path) -> None:
     (make(state) / "apps").symlink_to(make(tmp_path / "elsewhere"))
     with pytest.raises(FleetError, match="symbolic link"):
         await apps.push(NAME, DATA, sys.executable)
-    await apps.remove(NAME)
+    await apps.remove_others("quarterdeck-proxy-")
     assert not held(tmp_path / "elsewhere")
 
 
@@ -88,7 +96,7 @@ async def test_a_folder_that_leads_elsewhere_is_not_followed(apps: Apps, state: 
 async def test_a_name_that_could_be_a_path_does_nothing(apps: Apps, state: Path, name: str) -> None:
     with pytest.raises(FleetError, match="could not be kept"):
         await apps.push(name, DATA, sys.executable)
-    await apps.remove(name)
+    await apps.remove_others(name)
     assert not held(state)
 
 

@@ -1,10 +1,18 @@
 # Keeps a file of our code under its hash's name: SETTING NAME HASH PYTHON look, or ... keep with its bytes on stdin.
-# SETTING NAME - - remove takes it away. The hash is made by that Python: no tool for it is on every system.
+# The hash is made by that Python: no tool for it is on every system.
+# SETTING BEGINNING remove NAME ...: takes away all whose name begins so, but those named.
 case $2 in '' | [.-]* | *[!abcdefghijklmnopqrstuvwxyz0123456789.-]*) exit 0 ;; esac
-if [ "$5" = remove ]; then
+if [ "$3" = remove ]; then
     qd_find_state_folder "$1" || exit 0
     if [ -d "$qd_folder/apps" ] && [ ! -h "$qd_folder/apps" ]; then
-        rm -f "$qd_folder/apps/$2" "$qd_folder/apps/.$2".*
+        qd_beginning=$2
+        shift 3
+        for qd_file in "$qd_folder/apps/$qd_beginning"* "$qd_folder/apps/.$qd_beginning"*; do
+            for qd_kept; do
+                if [ "$qd_file" = "$qd_folder/apps/$qd_kept" ]; then continue 2; fi
+            done
+            rm -f "$qd_file"
+        done
         rmdir "$qd_folder/apps" 2>/dev/null || :
     fi
     printf 'removed\n'
