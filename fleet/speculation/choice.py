@@ -46,7 +46,8 @@ class Round:
     ready in time, prepared while the round before was verified, cost 0.
     For NATIVE `drafted` and `accepted` are the head's own counts (`draft_n`, `draft_n_accepted` of its timings).
     Reading a new prompt is no part of a PLAIN or NATIVE stretch: the first one of a request counts the tokens behind
-    its first, and the seconds since that. A STRIDED round tells all its seconds, those in which its slots read what
+    its first, and the seconds since that. What the prompt took may be told beside it (`read_tokens`, `read_seconds`):
+    it says what a token more in a batch costs before any draft was made. A STRIDED round tells all its seconds, those in which its slots read what
     they had not yet seen of the context too: that is a cost of the mode.
     """
 
@@ -60,6 +61,8 @@ class Round:
     draft_seconds: float
     verify_seconds: float
     drafter: str = ""
+    read_tokens: int = 0  # of a new prompt that was read just before, by the target's timings (prompt_n)
+    read_seconds: float = 0.0  # and how long that took (prompt_ms); no part of `verify_seconds`
 
 
 class Steering(Protocol):
