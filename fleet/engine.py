@@ -33,10 +33,11 @@ from fleet.events import (
     Noted,
     ServicesJudged,
     SpeedsObserved,
+    SwarmChanged,
 )
 from fleet.facts import head_facts
 from fleet.judge import judge_deployment, judge_services, key_of
-from fleet.model import Link, NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot
+from fleet.model import Link, NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot, Swarm
 from fleet.models.header import GgufHeader
 from fleet.models.reader import Headers
 from fleet.nodes.connect import opener, reader
@@ -265,6 +266,10 @@ class Engine:
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """Remember links that were measured."""
         self.emit(LinksMeasured(self.clock(), links))
+
+    def keep_swarm(self, swarm: Swarm) -> None:
+        """Show a swarm as it is now."""
+        self.emit(SwarmChanged(self.clock(), swarm))
 
     # --- events ----------------------------------------------------------------------------------
 

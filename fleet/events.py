@@ -283,5 +283,15 @@ class CancelRequest:
     request: str
 
 
-Command = (BringUp | TearDown | StartService | StopService | RestartService | AdoptProcess | EndProcess | StartProxy
-           | CancelRequest)
+@dataclass(frozen=True, slots=True)
+class Distribute:
+    """Bring a model to other nodes: NODE:PATH, a name of fleet.yaml, or a name or path that the fleet knows."""
+
+    model: str
+    to: tuple[str, ...]                   # names of nodes, or ("all",)
+    sha256: tuple[str, ...] = ()          # of each file, as the hub says; () = not compared
+    limit: float = 0.0                    # bytes a second that the source sends, 0 = no limit
+
+
+Command = (BringUp | TearDown | StartService | StopService | RestartService | AdoptProcess | EndProcess
+           | StartProxy | CancelRequest | Distribute)

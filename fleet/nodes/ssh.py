@@ -19,6 +19,7 @@ from fleet.nodes.local import unreadable, unusable_shell
 from fleet.nodes.questions import Ask, Interview
 from fleet.nodes.ssh_connect import Chain, connect
 from fleet.nodes.ssh_errors import of_channel
+from fleet.nodes.ssh_files import SftpFile
 from fleet.nodes.ssh_forward import ChannelStream, Connect, RemoteForward, open_connection
 from fleet.nodes.ssh_session import Session, Take
 from fleet.nodes.ssh_target import Connected, SshTarget
@@ -174,6 +175,14 @@ class SshTransport:
         except TimeoutError as error:
             raise self._too_long(timeout) from error
         return b"".join(parts)
+
+    async def open_file(self, path: str) -> SftpFile:
+        """A file of the node, open for writing by SFTP; it has to be there.
+
+        Raises:
+            FleetError: SFTP does not work there (code "no-sftp"), or the file cannot be written.
+        """
+        return await SftpFile.open(self.name, self._connection(), path)
 
     async def close(self) -> None:
         """Let go of the connection; safe to repeat. What was started detached on the node runs on."""

@@ -11,6 +11,7 @@ from fleet.events import (
     AdoptProcess,
     BringUp,
     Command,
+    Distribute,
     EndProcess,
     Event,
     OperationChanged,
@@ -22,6 +23,7 @@ from fleet.events import (
 from fleet.model import Operation, OperationState, Problem
 from fleet.models.reader import Headers
 from fleet.operations.bring_up import plan_bring_up
+from fleet.operations.distribute import plan_distribute
 from fleet.operations.hands import Hands, Known
 from fleet.operations.lease import FleetChanged
 from fleet.operations.plan import Plan, Runner, problem_of
@@ -33,7 +35,7 @@ from fleet.planning.propose import Proposal, WhatIf
 WORDS: dict[type, tuple[str, str]] = {
     BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
     StopService: ("stop", "Stop"), RestartService: ("restart", "Restart"), AdoptProcess: ("adopt", "Adopt"),
-    EndProcess: ("end", "End"),
+    EndProcess: ("end", "End"), Distribute: ("distribute", "Distribute"),
 }
 PLANNED_ANEW = 3     # times: a fleet that changes between every plan and its first step is worked on by somebody else
 KEPT = 100           # ended operations that can still be asked for
@@ -48,6 +50,7 @@ class OperationDesk:
         self._known = Known(headers=headers)
         self._numbers = count(1)
         self._turn = asyncio.Lock()
+        self._moving = asyncio.Lock()    # models move beside what else is done: an hour of it must hold nobody up
         self._tasks: dict[int, asyncio.Task[Operation]] = {}
         self._ended: dict[int, Operation] = {}
 
@@ -98,10 +101,10 @@ class OperationDesk:
         planning = Operation(number, kind, title, OperationState.PLANNED, started=self._hands.clock())
         self._tell(planning)
         try:
-            async with self._turn:
+            async with self._moving if isinstance(command, Distribute) else self._turn:
                 for _ in range(PLANNED_ANEW):
                     try:
-                        plan = await self._plan(command)
+                        plan = await self._plan(command, number)
                     except Exception as error:
                         return self._tell(replace(_refused(number, command, error), started=planning.started,
                                                   ended=self._hands.clock()))
@@ -115,7 +118,7 @@ class OperationDesk:
                                    problem=Problem("cancelled", f"{title}: cancelled before anything was done.")))
             raise
 
-    async def _plan(self, command: Command) -> Plan:
+    async def _plan(self, command: Command, number: int = 0) -> Plan:
         match command:
             case BringUp():
                 return await plan_bring_up(self._hands, self._known, command)
@@ -125,6 +128,8 @@ class OperationDesk:
                 return plan_service(self._hands, command)
             case AdoptProcess() | EndProcess():
                 return plan_process(self._hands, command)
+            case Distribute():
+                return await plan_distribute(self._hands, self._known, command, number)
         raise TypeError(f"no such command: {command!r}")
 
     def _tell(self, operation: Operation) -> Operation:

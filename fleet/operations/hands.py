@@ -9,7 +9,7 @@ from typing import Protocol
 from fleet.config.schema import FleetConfig
 from fleet.discovery.identity import KnownNode
 from fleet.errors import NodeUnreachable
-from fleet.model import Binary, Link, Node, NodeReading, ServiceRecord, Snapshot
+from fleet.model import Binary, Link, Node, NodeReading, ServiceRecord, Snapshot, Swarm
 from fleet.models.reader import Headers
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
@@ -46,6 +46,10 @@ class Hands(Protocol):
 
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """Remember links that were measured."""
+        ...
+
+    def keep_swarm(self, swarm: Swarm) -> None:
+        """Show a swarm as it is now."""
         ...
 
 
