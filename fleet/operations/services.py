@@ -13,6 +13,7 @@ from fleet.operations.adoption import facts_of_adopted
 from fleet.operations.deaths import start
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Plan, Report, Step
+from fleet.operations.proxy_clear import ClearProxy
 
 RUNNING = "running"    # code of the supervisor's error for a service that runs already
 WORDS = {ServiceKind.WORKER: "worker", ServiceKind.COORDINATOR: "head", ServiceKind.STAGE: "stage",
@@ -195,13 +196,17 @@ def plan_service(hands: Hands, command: StartService | StopService | RestartServ
     """Start, stop or restart one service as it was."""
     record = find_record(hands, command.node, command.service)
     word = WORDS[record.kind]
-    stop = StopRecorded(hands, command.node, record, keep=isinstance(command, StopService))
+    # A proxy that is stopped leaves nothing, its keys least of all: `proxy start` writes them anew.
+    is_proxy = record.kind is ServiceKind.PROXY
+    stop = StopRecorded(hands, command.node, record, keep=isinstance(command, StopService) and not is_proxy)
     remarks = _remarks(hands, command.node, record) if record.alive else ()
     match command:
         case StopService():
-            if not record.alive:
+            if not (record.alive or is_proxy):
                 return Plan("stop", f"{record.id} on {command.node} has ended already", (), command.node)
             steps: tuple[Step, ...] = (stop,)
+            if is_proxy:
+                steps += (ClearProxy(hands, command.node, record.id),)
             return Plan("stop", f"Stop {word} {record.id} on {command.node}", steps, command.node, remarks)
         case StartService():
             if record.alive:

@@ -9,6 +9,7 @@ from fleet.facts import head_facts
 from fleet.model import ServiceKind, ServiceRecord
 from fleet.operations.hands import Hands
 from fleet.operations.plan import Plan, Report, Step
+from fleet.operations.proxy_clear import clear_proxy
 from fleet.operations.services import StopRecorded
 
 STOP_TIMEOUT = 30.0    # seconds: TERM, 3 s, TERM, 3 s, KILL, and a slow link
@@ -43,6 +44,8 @@ class StopIfReachable(StopRecorded):
                 await super().do(report)
                 if self.record.kind is ServiceKind.RELAY:
                     await self._hands.supervisor(self.node).remove_secret(self.record.id)
+                if self.record.kind is ServiceKind.PROXY:
+                    await clear_proxy(self._hands, self.node, self.record.id)
         except (FleetError, TimeoutError) as error:
             self.left_behind = (error.what if isinstance(error, FleetError)
                                 else f"no answer within {STOP_TIMEOUT:.0f} s")

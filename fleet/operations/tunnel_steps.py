@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Mapping
 
 from fleet.errors import PlanRefused
 from fleet.model import Node, ServiceKind
@@ -29,18 +30,14 @@ def local_node(hands: Hands) -> str:
     return here
 
 
-class StartRelay(Step):
-    """Start the relay of one worker, unless the same one runs."""
+class Relay(Step):
+    """Start a relay on this machine, unless the same one runs."""
 
-    def __init__(self, hands: Hands, arrangement: Arrangement, seat: Seat) -> None:
+    def __init__(self, hands: Hands, title: str, id: str, plan: RelayPlan, facts: Mapping[str, object]) -> None:
         self.node = local_node(hands)
-        worker = seat.choice
-        self.title = f"Tunnel to the worker on {worker.node.name}, port {worker.config.port}, through {self.node}"
-        self._hands, self._seat = hands, seat
-        self._id = f"relay-{seat.dial_port}"
-        self._plan = RelayPlan(_target(hands, arrangement.choice.head), _target(hands, worker.node), seat.dial_port,
-                               worker.config.port)
-        self._digest = hashlib.sha256(self._plan.to_json().encode()).hexdigest()
+        self.title = title
+        self._hands, self._id, self._plan, self._facts = hands, id, plan, facts
+        self._digest = hashlib.sha256(plan.to_json().encode()).hexdigest()
 
     async def check(self) -> str | None:
         record = record_of(node_of(self._hands, self.node), self._id)
@@ -55,14 +52,25 @@ class StartRelay(Step):
         here = self._plan.head is None
         record = await supervisor.start(ServiceSpec(
             id=self._id, kind=ServiceKind.RELAY, argv=(sys.executable, "-m", "fleet.relay", path),
-            port=self._seat.dial_port if here else 0, bind="127.0.0.1", fleet=self._hands.config.fleet,
-            facts={"plan": self._digest}, log_limit=self._hands.config.log_limit))
+            port=self._plan.listen_port if here else 0, bind="127.0.0.1", fleet=self._hands.config.fleet,
+            facts={**self._facts, "plan": self._digest}, log_limit=self._hands.config.log_limit))
         report(f"pid {record.pid}")
         await self._hands.reread(self.node)
 
     async def undo(self, report: Report) -> None:
         await stop_quietly(self._hands, self.node, self._id, report)
         await self._hands.supervisor(self.node).remove_secret(self._id)
+
+
+class StartRelay(Relay):
+    """The relay of one worker."""
+
+    def __init__(self, hands: Hands, arrangement: Arrangement, seat: Seat) -> None:
+        worker = seat.choice
+        plan = RelayPlan(_target(hands, arrangement.choice.head), _target(hands, worker.node), seat.dial_port,
+                         worker.config.port)
+        super().__init__(hands, f"Tunnel to the worker on {worker.node.name}, port {worker.config.port}, through "
+                         f"{local_node(hands)}", f"relay-{seat.dial_port}", plan, {})
 
 
 def _target(hands: Hands, node: Node):

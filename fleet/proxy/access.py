@@ -155,6 +155,11 @@ def is_loopback(host: str) -> bool:
     return host.lower() == "localhost" or (ip is not None and ip.is_loopback)
 
 
+def from_here(host: str) -> str:
+    """The address by which a machine reaches what is bound to `host` on itself."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+
+
 def check_bind(listen: str, has_keys: bool, explicit: bool = False) -> None:
     """See that an open proxy stays on this machine.
 

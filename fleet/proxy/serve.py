@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fleet.proxy.access import Access, Key, check_bind
+from fleet.proxy.access import Access, Key, check_bind, from_here
 from fleet.proxy.app import App
 from fleet.proxy.control import Control, write_token
 from fleet.proxy.exchange import ProxySettings
@@ -37,11 +37,6 @@ class Running:
     def url(self) -> str:
         """Where clients point at."""
         return _url(self.host, self.port)
-
-
-def from_here(host: str) -> str:
-    """The address by which this machine reaches what is bound to `host`."""
-    return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
 def _url(host: str, port: int) -> str:
