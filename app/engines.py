@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 
 def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bool | None = None,
-                 interactive: bool = False, record: bool = False, recover: bool = False) -> MakeEngine:
+                 interactive: bool = False, record: bool = False, tend: bool = False,
+                 recover: bool = False) -> MakeEngine:
     """A function that makes the engine; importing the engine is left to its first call.
 
     `discover` None: machines are looked for where no fleet.yaml says which ones there are. With `record` the flight
-    recorder keeps what happens; with `recover` what has broken is brought up again as fleet.yaml says.
+    recorder keeps what happens; with `tend` proxies are told what the fleet serves, with `recover`
+    what has broken is brought up again as fleet.yaml says.
     """
     looks = (not which.has_file and not which.demo) if discover is None else discover
 
@@ -28,7 +30,7 @@ def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bo
 
         return Engine(which.config, config_path=which.path, accept_new=options.accept_new, interactive=interactive,
                       discover=looks, recorder=recorder(which.config.fleet) if record else None,
-                      recover=recover)
+                      tend=tend, recover=recover)
 
     return make
 

@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
     work = Headless(json=options.json, up=options.up, until_up=options.once,
                     announce=which.config.discovery.announce and which.config.discovery.mdns)
     return run_headless(engine_maker(which, options, discover=True, record=True,
-                                     recover=options.up is None), work)
+                                     tend=not options.read_only,
+                                     recover=options.up is None and not options.read_only), work)
 
 
 def run_headless(make_engine: MakeEngine, work: Headless) -> int:

@@ -29,7 +29,8 @@ def run(options: argparse.Namespace) -> int:
         from app.engines import engine_maker
         from app.which_fleet import which_fleet
 
-        return engine_maker(which_fleet(options), options, discover=True, interactive=True, record=True, recover=True)
+        return engine_maker(which_fleet(options), options, discover=True, interactive=True, record=True,
+                            tend=not options.read_only, recover=not options.read_only)
 
     return open_cockpit(maker, options)
 

@@ -31,13 +31,15 @@ from fleet.events import (
     NodeRead,
     NodeStateChanged,
     Noted,
+    OperationChanged,
+    ProxiesSeen,
     ServicesJudged,
     SpeedsObserved,
     SwarmChanged,
 )
 from fleet.facts import head_facts
 from fleet.judge import judge_deployment, judge_services, key_of
-from fleet.model import Link, NodeReading, NodeState, Operation, QuestionKind, Severity, Snapshot, Swarm
+from fleet.model import Link, NodeReading, NodeState, Operation, Proxy, QuestionKind, Severity, Snapshot, Swarm
 from fleet.models.header import GgufHeader
 from fleet.models.reader import Headers
 from fleet.nodes.connect import opener, reader
@@ -52,6 +54,8 @@ from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
 from fleet.planning.observed import observe
 from fleet.planning.propose import Proposal, WhatIf
+from fleet.proxies.hands import ProxyHand
+from fleet.proxies.tender import Tender
 from fleet.recovery.driver import Recovery
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
@@ -71,7 +75,7 @@ class Engine:
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
                  clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
                  stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None,
-                 recover: bool = False) -> None:
+                 tend: bool = False, recover: bool = False) -> None:
         self.config = config
         self.clock = clock
         self.stalled_after = stalled_after
@@ -89,6 +93,7 @@ class Engine:
         self._desk = QuestionDesk(self.emit, clock, somebody_there=interactive)
         self._finder = Finder(config, emit=self._on_sighting, clock=clock)
         self._witness = Witness(self, self._judge)
+        self._tender = Tender(self, self._on_proxies, tells=tend)
         self.headers = Headers()
         self._operations = OperationDesk(self, self.emit, self.headers)
         self._started = asyncio.Event()
@@ -263,6 +268,14 @@ class Engine:
             raise NodeUnreachable(f"{node} is not connected.", "`quarterdeck nodes` lists what there is.")
         return await self._watchers[node][0].reread()
 
+    def proxies(self) -> dict[tuple[str, str], ProxyHand]:
+        """Who asks and tells every proxy that is followed, by node and service; ("", "") is the one inside."""
+        return self._tender.hands()
+
+    def run_inside(self, proxy: ProxyHand, url: str) -> None:
+        """Follow a proxy that runs inside this engine's process."""
+        self._tender.inside(proxy, url)
+
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """Remember links that were measured."""
         self.emit(LinksMeasured(self.clock(), links))
@@ -288,11 +301,18 @@ class Engine:
         if isinstance(event, NodeRead | NodeStateChanged):
             self._judge(event.name)
             self._witness.look(event.name)
+            self._tender.look(event.name)
+        if isinstance(event, DeploymentJudged | OperationChanged):
+            self._tender.moved()
         if isinstance(event, NodeForgotten):
             self._witness.forget(event.name)
+            self._tender.forget(event.name)
             self._judge_deployment()
         if isinstance(event, NodeRead):
             self._identify(event.name, event.reading)
+
+    def _on_proxies(self, proxies: tuple[Proxy, ...]) -> None:
+        self.emit(ProxiesSeen(self.clock(), proxies))
 
     def _note(self, severity: Severity, text: str) -> None:
         self.emit(Noted(self.clock(), self._epoch(), severity, text))
@@ -364,6 +384,7 @@ class Engine:
                 for _, task in self._watchers.values():
                     task.cancel()
                 await self._witness.close()
+                await self._tender.close()
 
     def _watch_if_wanted(self, name: str) -> None:
         """Connect to this machine and to what was named; to what was found at home only where no file names nodes.

@@ -27,7 +27,8 @@ def run(options: argparse.Namespace) -> int:
     """Bring the demo up, in the cockpit or without it."""
     check_programs()
     config = prepared(os.environ)
-    make = engine_maker(WhichFleet(config, demo=True), options, record=not options.screenshots)
+    make = engine_maker(WhichFleet(config, demo=True), options, record=not options.screenshots,
+                        tend=not options.read_only)
     if options.screenshots:
         from app.demo.screenshots import take_screenshots
 

@@ -13,6 +13,7 @@ from fleet.model import Binary, Link, Node, NodeReading, ServiceRecord, Snapshot
 from fleet.models.reader import Headers
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
+from fleet.proxies.hands import ProxyHand
 from fleet.runtimes.binaries import Flags, read_flags
 from fleet.runtimes.rpc_wire import protocol_of
 
@@ -46,6 +47,10 @@ class Hands(Protocol):
 
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """Remember links that were measured."""
+        ...
+
+    def proxies(self) -> dict[tuple[str, str], ProxyHand]:
+        """Who asks and tells every proxy that is known of, by node and service; ("", "") is one inside this process."""
         ...
 
     def keep_swarm(self, swarm: Swarm) -> None:

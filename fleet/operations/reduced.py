@@ -12,6 +12,7 @@ from fleet.model import Link, NodeReading, Snapshot
 from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Transport
 from fleet.operations.hands import Hands
+from fleet.proxies.hands import ProxyHand
 
 
 @dataclass
@@ -58,6 +59,10 @@ class ReducedHands:
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """As `Hands.keep_links`."""
         self.whole.keep_links(links)
+
+    def proxies(self) -> dict[tuple[str, str], ProxyHand]:
+        """As `Hands.proxies`."""
+        return self.whole.proxies()
 
 
 def reduced(hands: Hands, command: BringUp) -> Hands:

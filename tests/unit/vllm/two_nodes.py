@@ -109,6 +109,9 @@ class TwoNodes:
     def known(self, name: str) -> None:
         return None
 
+    def proxies(self) -> dict:
+        return {}
+
     async def reread(self, node: str) -> NodeReading:
         records = await self._supervisors[node].records()
         pids = {record.pid for record in records}
