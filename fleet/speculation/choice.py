@@ -47,8 +47,8 @@ class Round:
     For NATIVE `drafted` and `accepted` are the head's own counts (`draft_n`, `draft_n_accepted` of its timings).
     Reading a new prompt is no part of a PLAIN or NATIVE stretch: the first one of a request counts the tokens behind
     its first, and the seconds since that. What the prompt took may be told beside it (`read_tokens`, `read_seconds`):
-    it says what a token more in a batch costs before any draft was made. A STRIDED round tells all its seconds, those in which its slots read what
-    they had not yet seen of the context too: that is a cost of the mode.
+    it says what a token more in a batch costs before any draft was made. A STRIDED round tells all its seconds, those
+    in which its slots read what they had not yet seen of the context too: that is a cost of the mode.
     """
 
     mode: Mode
