@@ -76,7 +76,7 @@ class Fetching:
         for index, assembly in self.assemblies.items():
             if not assembly.gaps:
                 continue
-            owners = [peer for peer in usable if index in peer.have]
+            owners = self._without_spare([peer for peer in usable if index in peer.have], index)
             if index in self.suspects and assembly.gaps != [(0, assembly.piece.size)] and not assembly.segments:
                 self._start_over(assembly)    # a second try has to come from one peer alone
             able = [peer for peer in owners if peer.ranges or assembly.gaps == [(0, assembly.piece.size)]]
@@ -96,7 +96,9 @@ class Fetching:
         puller = self.puller
         sources = [peer for peer in puller.peers.values() if not peer.banned and not peer.useless]
         puller.rarity.set_in_order(len(sources) == 1)
-        index = puller.rarity.first([peer.have for peer in usable])
+        index = puller.rarity.first([peer.have for peer in usable if not peer.spare])
+        if index is None:
+            index = self._spare_piece([peer for peer in usable if peer.spare])
         if index is None:
             return None
         puller.rarity.unwant(index)
@@ -104,9 +106,31 @@ class Fetching:
         # One source, in order, and the hash of the whole close behind: it verifies the piece on its way.
         ahead = index - puller.follower.next if puller.follower is not None else -1
         assembly.in_turn = len(sources) == 1 and bool(puller.manifest.upto) and 0 <= ahead <= CLOSE
-        peer = self._best([peer for peer in usable if index in peer.have])
+        peer = self._best(self._without_spare([peer for peer in usable if index in peer.have], index))
         start, stop = assembly.gaps.pop()
         return peer, assembly.begin(peer.url, start, stop)
+
+    def _spare_piece(self, spare: list[Peer]) -> int | None:
+        """A piece that only peers have which gave everything once already."""
+        if not spare or self._some_are_unknown():
+            return None
+        others = set().union(*(peer.have for peer in self._others()))
+        return self.puller.rarity.first([peer.have - others for peer in spare])
+
+    def _without_spare(self, owners: list[Peer], index: int) -> list[Peer]:
+        """Of those who have a piece, who should be asked; nobody when one who is busy now should be."""
+        if self._some_are_unknown() or any(index in peer.have for peer in self._others()):
+            return [peer for peer in owners if not peer.spare]
+        return owners
+
+    def _some_are_unknown(self) -> bool:
+        """Whether a peer has not said yet what it has, and may still."""
+        return any(not peer.up and not peer.failures and not peer.banned and not peer.useless
+                   for peer in self.puller.peers.values())
+
+    def _others(self) -> list[Peer]:
+        return [peer for peer in self.puller.peers.values()
+                if peer.up and not peer.spare and not peer.banned and not peer.useless and peer.failures < 2]
 
     def _rest_of_another(self, usable: list[Peer], now: float) -> tuple[Peer, Segment] | None:
         """The end game: nothing new is left, so help with the run that would take the longest."""
@@ -117,6 +141,8 @@ class Fetching:
                 continue
             for segment in assembly.segments:
                 able = [peer for peer in usable if peer.ranges and index in peer.have and peer.url != segment.peer]
+                able = [peer for peer in able if not peer.spare] or \
+                    (able if now - segment.last > STALLED else [])
                 if not able or segment.left <= 0:
                     continue
                 peer, slow = self._best(able), segment.rate(now)

@@ -27,6 +27,7 @@ class Peer:
         self.useless = ""           # why nothing can be had from it although it did no wrong
         self.ranges = True
         self.said: set[int] = set()  # what its bitfield names, believed or not
+        self.spare = False          # it gave everything once: asked for what nobody else has
         self.up = False             # its bitfield is known and current
         self.trouble = ""           # the last failure in words
         self.identity = ""          # what it calls itself

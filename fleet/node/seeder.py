@@ -3,6 +3,7 @@
     GET /health              name, completion, uptime            (of the first model)
     GET /manifest            the manifest's JSON
     GET /bitfield            {"have": [0, 1, ...], "version": N, "manifest": ID, "peer": ID}
+                             and "spare": true when it has given everything once (turns.py)
     GET /bitfield?since=N&wait=S    waits up to S seconds for news: {"new": [...], "version": M, ...}
     GET /pieces/{index}      the bytes, also by Range; 404 when the piece is not here
     GET /models              every model;  /models/{name or id}/... the same paths for each

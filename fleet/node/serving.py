@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .seeder import Seeder
 
 LONGEST_WAIT = 60.0      # seconds of a long poll
+TURN_STALL = 4.0         # seconds without a byte after which another guest has its turn with a piece
 LEAST_TAKEN = 16_384     # bytes that a guest has to take within the seeder's stall time
 _REASONS = {200: "OK", 206: "Partial Content", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden",
             404: "Not Found", 405: "Method Not Allowed", 416: "Range Not Satisfiable", 503: "Unavailable"}
@@ -103,6 +104,8 @@ class Visit:
                 break
             news = holdings.news(since, min(left, 5.0))
         known = {"version": news.version, "manifest": store.manifest.id, "peer": self.seeder.id}
+        if turns is not None and turns.over:
+            known["spare"] = True
         self._json(200, {"have": list(news.have), **known} if news.new is None else {"new": list(news.new), **known})
 
     def _piece(self, store: Store, word: str, wanted: str) -> None:
@@ -121,19 +124,19 @@ class Visit:
                 return
         turns = self.seeder.turns(store)
         if turns is None:
-            self._send_piece(store, piece, span, fields)
+            self._send_piece(store, piece, span, fields, self.seeder.stall)
             return
         if not turns.begin(index):
             self._text(404, "somebody else has this piece now")
             return
         sent = False
         try:
-            self._send_piece(store, piece, span, fields)
+            self._send_piece(store, piece, span, fields, min(TURN_STALL, self.seeder.stall))
             sent = True
         finally:
             turns.end(index, sent)
 
-    def _send_piece(self, store: Store, piece: Piece, span: tuple | None, fields: dict) -> None:
+    def _send_piece(self, store: Store, piece: Piece, span: tuple | None, fields: dict, stall: float) -> None:
         start, stop = span or (0, piece.size)
         status = 200
         if span is not None:
@@ -142,11 +145,11 @@ class Visit:
         self._head(status, stop - start, fields, more=True)
         handle = os.dup(store.handle(piece.file))   # the store may be closed while this is sent
         try:
-            self._send_file(handle, piece.at + start, stop - start, (store.manifest.id, piece.index))
+            self._send_file(handle, piece.at + start, stop - start, (store.manifest.id, piece.index), stall)
         finally:
             os.close(handle)
 
-    def _send_file(self, handle: int, at: int, left: int, key: tuple) -> None:
+    def _send_file(self, handle: int, at: int, left: int, key: tuple, stall: float) -> None:
         seeder, sock = self.seeder, self.line.sock
         last, taken = time.monotonic(), 0
         while left > 0:
@@ -167,7 +170,7 @@ class Visit:
                 taken += max(0, sent)
                 if taken >= LEAST_TAKEN:
                     last, taken = now, 0
-                if seeder.stopping.is_set() or now - last > seeder.stall:
+                if seeder.stopping.is_set() or now - last > stall:
                     raise sockets.TimedOut("the guest takes next to nothing")
                 if sent < 0:
                     continue

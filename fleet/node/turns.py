@@ -1,8 +1,10 @@
 """Giving each piece away once: how a source with many guests lets them do the rest among themselves.
 
 A piece that is being sent or was sent to one guest is shown to the others no longer, so they ask for
-what nobody has yet and get the rest from each other. When everything was given and a while has
-passed, whatever is still missing somewhere (a guest may have left with a piece) is shown again.
+what nobody has yet and get the rest from each other. When nothing was asked for since a while, what
+is still missing somewhere (a guest may have left with a piece) is shown again, to be given once more,
+and the source calls itself spare from then on: guests that understand that ask it for nothing that
+somebody else has.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 from .holdings import Holdings
 
-REST = 5.0      # seconds after the last piece was given, before all are shown again
+REST = 3.0      # seconds after the last piece was given, before all are shown again
 
 
 class Turns:
@@ -26,14 +28,12 @@ class Turns:
         self._waiting = set(self._have)
         self._sending = 0
         self._last = clock()
-        self.over = False
+        self.over = False      # the first round: everything was given that was asked for
         self.shown = Holdings(self._have)
 
     def begin(self, index: int) -> bool:
         """A guest asks for a piece: whether it may have it."""
         with self._lock:
-            if self.over:
-                return True
             if index not in self._waiting:
                 return False
             self._waiting.discard(index)
@@ -45,8 +45,6 @@ class Turns:
     def end(self, index: int, sent: bool) -> None:
         """The sending is over; a piece that did not get there is shown again."""
         with self._lock:
-            if self.over:
-                return
             self._sending -= 1
             self._last = self._clock()
             if not sent:
@@ -54,8 +52,11 @@ class Turns:
                 self.shown.replace(self._waiting)
 
     def look(self) -> None:
-        """Show everything again when all was given and nothing was asked for since a while."""
+        """Begin another round when nothing was asked for since a while and something is hidden."""
         with self._lock:
-            if not self.over and not self._waiting and not self._sending and self._clock() - self._last >= REST:
+            hidden = len(self._waiting) < len(self._have)
+            if hidden and not self._sending and self._clock() - self._last >= REST:
                 self.over = True
+                self._waiting = set(self._have)
+                self._last = self._clock()
                 self.shown.replace(self._have)

@@ -20,6 +20,7 @@ POLL = 3.0                # seconds between two questions to a peer that knows n
 MOST_PEERS = 64
 LEAST_INTERVAL, MOST_INTERVAL = 5.0, 300.0
 MOST_TOLD = 64
+LEAVE_WITHIN = 1.0        # seconds: one that dials a machine which is gone ends by itself a little later
 
 
 class Watching:
@@ -50,8 +51,9 @@ class Watching:
         """The puller stops: end every wait."""
         for connection in list(self._connections):
             connection.abort()
+        until = time.monotonic() + LEAVE_WITHIN
         for thread in list(self._threads):
-            thread.join(10.0)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _start(self, work: object, argument: object) -> None:
         thread = threading.Thread(target=work, args=(argument,), name="swarm-watch", daemon=True)
@@ -114,6 +116,7 @@ class Watching:
                 puller.cond.notify_all()
                 return
             peer.said = set(said) if whole else peer.said | set(said)
+            peer.spare = answer.get("spare") is True
             if whole:
                 gone = [index for index in peer.have if index not in peer.said]
                 peer.have.difference_update(gone)

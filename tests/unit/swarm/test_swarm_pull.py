@@ -419,3 +419,22 @@ def test_who_leaves_with_a_piece_that_was_given_once_does_not_hold_up_the_rest(
         puller, = swarm_of(tmp_path, stack, manifest, source, "a")
         puller.run()
     assert (tmp_path / "a" / "tiny.gguf").read_bytes() == data
+
+
+def test_who_comes_when_a_source_gave_everything_once_is_served_by_the_others(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.node.turns.REST", 0.1)
+    manifest, data = make_model(tmp_path / "source", 12)
+    with ExitStack() as stack:
+        source = stack.enter_context(seeding(manifest, tmp_path / "source"))
+        store = source.models()[0]
+        source.add(store, once=True)
+        early, late = swarm_of(tmp_path, stack, manifest, source, "ab")
+        early.run()
+        turns = source.turns(store)
+        turns._last -= 1.0           # the rest is over
+        turns.look()
+        assert turns.over and source.total_sent() == len(data)
+        late.run()
+        assert source.total_sent() == len(data)
+    assert (tmp_path / "b" / "tiny.gguf").read_bytes() == data
