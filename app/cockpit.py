@@ -29,6 +29,7 @@ from app.screens.base import CockpitScreen, keys_of
 from app.terminal import DARK, LOCAL_RATE
 from app.themes import THEMES
 from fleet.errors import FleetError
+from widgets.ramp import Graphs
 from widgets.spans import printable
 
 if TYPE_CHECKING:
@@ -54,8 +55,9 @@ class CockpitApp(App[int]):
     DEFAULT_MODE = rooms.ROOMS[0].name
 
     def __init__(self, make_engine: Callable[[], EngineFace | Awaitable[EngineFace]], *, read_only: bool = False,
-                 rate: float = LOCAL_RATE, ansi: bool = False, theme: str = DARK) -> None:
-        """`rate` is repaints a second at most; `ansi` and `theme` come from `app.terminal.prepare_environment`."""
+                 rate: float = LOCAL_RATE, ansi: bool = False, theme: str = DARK,
+                 graphs: Graphs = Graphs.BLOCKS) -> None:
+        """`rate` is repaints a second at most; the rest comes from `app.terminal.prepare_environment`."""
         # In the constructor: NO_COLOR with a theme that is set later is black on black.
         super().__init__(driver_class=MeteredDriver, ansi_color=True if ansi else None)
         for each in THEMES:
@@ -63,6 +65,7 @@ class CockpitApp(App[int]):
         self.theme = theme
         self.read_only = read_only
         self.rate = rate
+        self.graphs = graphs
         self.engine: EngineFace | None = None
         self.snapshot: Snapshot | None = None
         self.shown_at = 0.0                    # engine clock of `snapshot`

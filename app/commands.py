@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # Moving about in lists is no command.
 _LEFT_OUT = ("table.", "pane.", "log.up", "log.down", "log.page", "log.top", "log.end", "app.palette",
-             "fleet.next", "fleet.previous", "fleet.back", "split.next", "split.back", "models.next", "models.back")
+             "fleet.next", "fleet.previous", "fleet.back", "split.next", "split.back", "models.next", "models.back",
+             "proxy.next-panel", "proxy.back", "swarm.next-panel", "swarm.back")
 
 
 class StillPalette(CommandPalette):

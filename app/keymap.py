@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 # What changes the fleet: gone with --read-only.
 ACTING = frozenset({"bring_up", "tear_down", "start", "stop", "restart", "adopt", "add_node",
-                    "connect", "cancel_operation"})
+                    "connect", "cancel_operation", "cancel_request", "cancel_swarm"})
 
 APP: list[BindingType] = [
     Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="Every key that does something"),
@@ -80,6 +80,39 @@ MODELS: list[BindingType] = [
             tooltip="Copy the shell command that brings it up"),
     Binding("tab", "next_panel", "Next panel", show=False, id="models.next-panel"),
     Binding("escape", "back", "Back", show=False, id="models.back", tooltip="Clear the filter"),
+]
+
+PROXY: list[BindingType] = [
+    Binding("c", "cancel_request", "End request", id="proxy.cancel",
+            tooltip="End the selected live request; its client gets an error (asks first)"),
+    Binding("s", "start", "Start", id="proxy.start", tooltip="Start a proxy on this machine (asks first)"),
+    Binding("x", "stop", "Stop", id="proxy.stop", tooltip="Stop the proxy that is shown (asks first)"),
+    Binding("l", "logs", "Logs", id="proxy.logs", tooltip="The log of the proxy"),
+    Binding("slash", "filter", "Filter", key_display="/", id="proxy.filter",
+            tooltip="Show requests with these words; !word leaves out"),
+    Binding("y", "copy", "Copy address", id="proxy.copy", tooltip="Copy the address that clients point at"),
+    Binding("right_square_bracket", "step(1)", "Next proxy", key_display="]", show=False, id="proxy.next"),
+    Binding("left_square_bracket", "step(-1)", "Previous proxy", key_display="[", show=False, id="proxy.previous"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="proxy.copy-command",
+            tooltip="Copy the shell command that shows the same"),
+    Binding("tab", "next_panel", "Next panel", show=False, id="proxy.next-panel"),
+    Binding("escape", "back", "Back", show=False, id="proxy.back", tooltip="Clear the filter"),
+]
+
+SWARM: list[BindingType] = [
+    Binding("c", "cancel_swarm", "Stop it", id="swarm.cancel",
+            tooltip="Stop this distribution; what has arrived is kept (asks first)"),
+    Binding("slash", "filter", "Filter", key_display="/", id="swarm.filter",
+            tooltip="Show machines with these words; !word leaves out"),
+    Binding("v", "verify", "Verify", id="swarm.verify",
+            tooltip="Copy the shell command that checks every piece of the file and mends what is bad"),
+    Binding("right_square_bracket", "step(1)", "Next swarm", key_display="]", show=False, id="swarm.next"),
+    Binding("left_square_bracket", "step(-1)", "Previous swarm", key_display="[", show=False, id="swarm.previous"),
+    Binding("y", "copy", "Copy", show=False, id="swarm.copy", tooltip="Copy what is shown as text"),
+    Binding("Y", "copy_command", "Copy command", show=False, id="swarm.copy-command",
+            tooltip="Copy the shell command that distributes this model"),
+    Binding("tab", "next_panel", "Next panel", show=False, id="swarm.next-panel"),
+    Binding("escape", "back", "Back", show=False, id="swarm.back", tooltip="Clear the filter"),
 ]
 
 DETAIL: list[BindingType] = [

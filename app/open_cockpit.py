@@ -60,7 +60,8 @@ def open_cockpit(maker: Callable[[], MakeEngine], options: argparse.Namespace) -
         return await in_the_background(make_engine)()
 
     refused: list[FleetError] = []
-    app = CockpitApp(make, read_only=options.read_only, rate=choice.rate, ansi=choice.ansi, theme=choice.theme)
+    app = CockpitApp(make, read_only=options.read_only, rate=choice.rate, ansi=choice.ansi, theme=choice.theme,
+                     graphs=choice.graphs)
     app.run(mouse=choice.mouse)
     if refused:
         raise refused[0]

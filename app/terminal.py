@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from widgets.ramp import Graphs
+
 LOCAL_RATE = 5.0               # repaints a second
 SSH_RATE = 2.0
 SLOWEST, FASTEST = 0.2, 20.0
@@ -30,6 +32,7 @@ class TerminalChoice:
     rate: float = LOCAL_RATE   # repaints a second at most
     ansi: bool = False         # the terminal's own 16 colours, or none: App(ansi_color=True)
     theme: str = DARK
+    graphs: Graphs = Graphs.BLOCKS
     environment: Mapping[str, str] = field(default_factory=dict)   # to set before importing textual
 
 
@@ -58,7 +61,14 @@ def prepare_environment(environ: Mapping[str, str], *, stdin_tty: bool = True, s
     }
     return TerminalChoice(
         cockpit=True, remote=remote, mouse=mouse if mouse is not None else not remote,
-        rate=min(max(wanted, SLOWEST), FASTEST), ansi=ansi, theme=theme, environment=settings)
+        rate=min(max(wanted, SLOWEST), FASTEST), ansi=ansi, theme=theme, graphs=_graphs(environ),
+        environment=settings)
+
+
+def _graphs(environ: Mapping[str, str]) -> Graphs:
+    """QUARTERDECK_GRAPHS: blocks, braille (twice as fine, where the font has it) or ascii."""
+    said = environ.get("QUARTERDECK_GRAPHS", "").lower()
+    return Graphs(said) if said in set(Graphs) else Graphs.BLOCKS
 
 
 def _has_many_colours(term: str, environ: Mapping[str, str]) -> bool:

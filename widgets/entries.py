@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from widgets.meters import Meter
 from widgets.spans import Keep, Line, Span, Tone, cut, fit, plain, width_of, wrap
@@ -84,7 +85,11 @@ class Cut:
         return (_within(self.spans, width, self.keep),)
 
 
-Entry = Heading | Fact | Gauge | Paragraph | Cut
+class Entry(Protocol):
+    """Anything that is made of lines once it knows how wide it is."""
+
+    def lines(self, width: int) -> tuple[Line, ...]:
+        """Its lines, each of at most `width` cells."""
 
 
 def _within(spans: Line, width: int, keep: Keep) -> Line:

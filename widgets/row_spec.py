@@ -24,6 +24,12 @@ class Column:
     right: bool = False        # figures
     keep: Keep = Keep.START    # which end stays when a cell is cut
     grow: bool = False         # takes room that is left, gives room that is missing
+    keeps: int = 0             # of a growing one with that much to say: before it gives more, others fall away
+
+    @property
+    def floor(self) -> int:
+        """Cells that a growing column does not give."""
+        return max(self.least, self.keeps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ def layout(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[st
     """Widths of the columns that fit into `room` cells, by key, in order.
 
     Where not all fit, those that are needed least fall away; then the growing ones give, down to
-    their least. Where there is more room, they take it, up to their most, the first one first.
+    what they keep. Where there is more room, they take it, up to their most, the first one first.
     """
     wanted = {}
     for index, column in enumerate(columns):
@@ -66,7 +72,7 @@ def layout(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[st
     kept = list(columns)
 
     def used(at_least: bool) -> int:
-        sizes = (min(c.least, wanted[c.key]) if at_least and c.grow else wanted[c.key] for c in kept)
+        sizes = (min(c.floor, wanted[c.key]) if at_least and c.grow else wanted[c.key] for c in kept)
         return sum(sizes) + GAP * max(len(kept) - 1, 0)
 
     while used(True) > room and any(column.need for column in kept):
@@ -75,7 +81,7 @@ def layout(columns: Sequence[Column], rows: Sequence[Row], room: int) -> dict[st
     widths = {column.key: wanted[column.key] for column in kept}
     for column in (column for column in kept if column.grow):
         width = widths[column.key]
-        widths[column.key] = min(max(width + spare, min(column.least, width)), max(column.most, width))
+        widths[column.key] = min(max(width + spare, min(column.floor, width)), max(column.most, width))
         spare -= widths[column.key] - width
     return widths
 

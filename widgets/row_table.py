@@ -69,6 +69,21 @@ class RowTable(ToneView, can_focus=True):
             """The table it happened in."""
             return self.table
 
+    @dataclass
+    class LaidOut(Message):
+        """Columns came to stand elsewhere: `place_of` says where."""
+
+        table: RowTable
+
+        @property
+        def control(self) -> RowTable:
+            """The table it happened in."""
+            return self.table
+
+        def can_replace(self, message: Message) -> bool:
+            """Of several changes the last counts."""
+            return isinstance(message, RowTable.LaidOut) and message.table is self.table
+
     def __init__(self, columns: Sequence[Column], *, empty: Sequence[Line] = (), id: str | None = None) -> None:
         super().__init__(id=id)
         self._columns = tuple(columns)
@@ -142,7 +157,7 @@ class RowTable(ToneView, can_focus=True):
         if len(before) != len(self._rows):
             self._resize()
         if widths != self._widths or not before or not rows:
-            self._widths = widths
+            self._lay_out(widths)
             self._strips = {}
             self.refresh()
         else:
@@ -151,6 +166,11 @@ class RowTable(ToneView, can_focus=True):
         if self._key not in keys:
             self._key = rows[min(index, len(rows) - 1)].key if rows else ""
             self._announce()
+
+    def _lay_out(self, widths: dict[str, int]) -> None:
+        if widths != self._widths:
+            self._widths = widths
+            self.post_message(self.LaidOut(self))
 
     @property
     def _height(self) -> int:
@@ -267,7 +287,7 @@ class RowTable(ToneView, can_focus=True):
     def on_resize(self, event: events.Resize) -> None:
         """Columns come and go with the width."""
         self.extent(self._height)
-        self._widths = layout(self._columns, self._rows, self._room)
+        self._lay_out(layout(self._columns, self._rows, self._room))
         self._strips = {}
         self.refresh()
 

@@ -11,18 +11,17 @@ from widgets.ramp import Graphs, columns, samples_of, steps_of
 from widgets.spans import Line, Span, Tone, cut, differing, line
 from widgets.tone_view import ToneView
 
+STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
+TITLE = 10                     # cells for a name and a gap
 GROOVE = {Graphs.BLOCKS: "▁", Graphs.BRAILLE: "⣀", Graphs.ASCII: "_"}   # where there was nothing
 
 
 def nice_top(value: float) -> float:
-    """The least of 1, 2, 5, 10, 20, 50 ... that is not below `value`: a scale that stays the same most of the time."""
-    top = 1.0
-    while top < value and top < 1e15:
-        for factor in (2.0, 2.5, 2.0):
-            top *= factor
-            if top >= value:
-                break
-    return top
+    """The least of 1, 1.5, 2, 3, 5, 8, 10, 15 ... not below `value`: a scale that stays the same most of the time."""
+    power = 1.0
+    while power * 8 < value and power < 1e15:
+        power *= 10
+    return next((power * step for step in STEPS if power * step >= value), power * 8)
 
 
 def chart(values: Sequence[float], top: float, width: int, height: int = 1, graphs: Graphs = Graphs.BLOCKS,
@@ -38,9 +37,9 @@ def chart(values: Sequence[float], top: float, width: int, height: int = 1, grap
     room = width * samples_of(graphs)
     kept = [value if value == value else 0.0 for value in values[-room:]]
     most = steps_of(graphs) * height
-    scale = most / top if top > 0 else 0.0
+    top = max(top, 1e-9)
     heights = [0] * (room - len(kept)) + [
-        min(max(round(min(value * scale, most)), 1), most) if value > 0 else 0 for value in kept]
+        max(round(min(value / top, 1.0) * most), 1) if value > 0 else 0 for value in kept]
     # Cells of the lowest row that have a sample, however small: they show that there was a time with nothing.
     first = (room - len(kept)) // samples_of(graphs)
     out = []
@@ -73,7 +72,7 @@ class Sparkline(ToneView):
     """
 
     def __init__(self, title: str = "", *, graphs: Graphs = Graphs.BLOCKS, id: str | None = None) -> None:
-        """`title` stands left of the first line, in eight cells; "" = no room is left for it."""
+        """`title` stands left of the first line, in TITLE cells; "" = it takes no room."""
         super().__init__(id=id)
         self._title = title
         self._graphs = graphs
@@ -102,7 +101,7 @@ class Sparkline(ToneView):
 
     def composed(self, width: int, height: int) -> tuple[Line, ...]:
         """All lines, each of exactly `width` cells."""
-        left = 8 if self._title else 0
+        left = TITLE if self._title else 0
         right = max(len(mark) for mark in self._marks)
         room = width - left - (right + 1 if right else 0)
         if room < 4:
@@ -111,7 +110,7 @@ class Sparkline(ToneView):
         drawn = chart(self._values, self._top, room, height, self._graphs, self._tone)
         out = []
         for y, spans in enumerate(drawn):
-            title = Span(f"{cut(self._title, left - 1) if y == 0 else '':<{left}}", Tone.MUTED)
+            title = Span(f"{cut(self._title, left - 2) if y == 0 else '':<{left}}", Tone.MUTED)
             # A chart of one line has room for the upper end alone.
             mark = self._marks[0] if y == 0 else self._marks[1] if y == height - 1 else ""
             out.append(line(title, *spans, Span(f" {mark:>{right}}" if right else "", Tone.MUTED)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 
 from app.present.services import Selected
 from fleet.model import DeploymentState, Node, Snapshot
@@ -41,6 +42,17 @@ def plan_command(model: str, options: tuple[str, ...]) -> str:
 def bring_up_command(model: str) -> str:
     """What brings a model up in a shell."""
     return _own("up", model)
+
+
+def distribute_command(model: str, nodes: Sequence[str]) -> str:
+    """What brings a model to the same machines."""
+    return shlex.join(("quarterdeck", "swarm", "distribute", *_dashes(model), visible(model), "--to",
+                       visible(",".join(nodes) or "NODES")))
+
+
+def verify_command(model: str) -> str:
+    """What checks every piece of a model's file."""
+    return shlex.join(("quarterdeck", "swarm", "verify", *_dashes(model), visible(model)))
 
 
 def _into(node: Node | None, *command: str) -> str:

@@ -164,8 +164,8 @@ def _share_row(share: Share, what: str, whole: float, plan: DevicePlan | None = 
         search=f"{share.node} {name}")
 
 
-def title(planned: Planned, snapshot: Snapshot) -> Line:
-    """The plan in a line, and how reality stands to it."""
+def title(planned: Planned, snapshot: Snapshot, *, short: bool = False) -> Line:
+    """The plan in a line, and how reality stands to it; a `short` one leaves its `settings` to a line of their own."""
     deployment, proposal = snapshot.deployment, planned.proposal
     parts: list[Line] = [WORKING] if planned.working else []
     if _real(planned, deployment):
@@ -181,9 +181,18 @@ def title(planned: Planned, snapshot: Snapshot) -> Line:
             parts.append(line(rate(proposal.prediction.tokens_per_second), Span(" predicted", Tone.MUTED)))
         if measured and _real(planned, deployment):
             parts.append(line(rate(measured), Span(" measured", Tone.MUTED)))
-        more = f" KV {kv_types(proposal)}, {count(proposal.slots, 'slot')}, mode {proposal.mode.value}"
-        parts.append(line(f"{proposal.context} tokens", Span(more, Tone.MUTED)))
+        if not short:
+            parts.append(settings(planned))
     return joined(parts)
+
+
+def settings(planned: Planned) -> Line:
+    """What the plan was made with; () without one that fits."""
+    proposal = planned.proposal
+    if proposal is None or not proposal.fits:
+        return ()
+    more = f" KV {kv_types(proposal)}, {count(proposal.slots, 'slot')}, mode {proposal.mode.value}"
+    return line(f"{proposal.context} tokens", Span(more, Tone.MUTED))
 
 
 def _measured(deployment: Deployment, snapshot: Snapshot) -> float | None:

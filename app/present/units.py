@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 GIB = 1024 ** 3
 MIB = 1024 ** 2
 UNKNOWN = "–"
@@ -47,6 +49,8 @@ def percent(share: float | None) -> str:
 
 def span(seconds: float) -> str:
     """A length of time in one coarse unit; below a minute in fives."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
     seconds = max(seconds, 0.0)
     if seconds < 60:
         return f"{int(seconds // 5 * 5)} s" if seconds >= 5 else "a moment"

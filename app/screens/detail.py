@@ -58,7 +58,8 @@ class HelpScreen(DetailScreen):
 
 
 _GROUPS = {
-    "fleet": "fleet", "split": "split", "models": "models", "service": "selected service", "table": "in a list",
+    "fleet": "fleet", "split": "split", "models": "models", "proxy": "proxy", "swarm": "swarm",
+    "service": "selected service", "table": "in a list",
     "pane": "in a pane", "log": "in the log",
     "logs": "log", "detail": "detail", "app": "everywhere", "room": "screens",
 }

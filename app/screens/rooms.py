@@ -35,10 +35,22 @@ def _models() -> CockpitScreen:
     return ModelsScreen()
 
 
+def _proxy() -> CockpitScreen:
+    from app.screens.proxy import ProxyScreen
+    return ProxyScreen()
+
+
+def _swarm() -> CockpitScreen:
+    from app.screens.swarm import SwarmScreen
+    return SwarmScreen()
+
+
 ROOMS = (
     Room("1", "fleet", "Fleet", _fleet),
     Room("2", "split", "Split", _split),
     Room("3", "models", "Models", _models),
+    Room("4", "proxy", "Proxy", _proxy),
+    Room("6", "swarm", "Swarm", _swarm),
 )
 
 

@@ -25,6 +25,7 @@ from widgets.entry_view import EntryView
 from widgets.panel_title import PanelTitle
 from widgets.row_spec import text_of
 from widgets.row_table import RowTable
+from widgets.spans import Span
 from widgets.status_line import StatusLine
 
 if TYPE_CHECKING:
@@ -71,9 +72,11 @@ class SplitScreen(CockpitScreen):
     def _draw(self, snapshot: Snapshot) -> None:
         from widgets.entries import Paragraph
         planned = self.planned
-        self.query_one("#split-title", PanelTitle).show("split", split.title(planned, snapshot))
+        narrow = self.has_class("-narrow")
+        self.query_one("#split-title", PanelTitle).show("split", split.title(planned, snapshot, short=narrow))
         changes = split.changes(planned.what_if)
-        self.query_one("#what-if", EntryView).show((Paragraph(changes),) if changes else ())
+        said = (split.settings(planned) if narrow else (), changes)
+        self.query_one("#what-if", EntryView).show(tuple(Paragraph((Span("  "), *each), 2) for each in said if each))
         rows = split.rows(planned, snapshot)
         self.query_one("#devices", RowTable).show(rows, empty=split.empty(planned))
         self.query_one("#legend", EntryView).show((Paragraph(split.legend(), 2),) if rows else ())

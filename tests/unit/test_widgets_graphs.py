@@ -100,7 +100,7 @@ def test_every_chart_takes_exactly_its_cells(graphs: Graphs, values: list[float]
 
 
 def test_scales_are_round_and_never_below() -> None:
-    assert [nice_top(value) for value in (0, 1, 3, 17, 112, 501)] == [1, 1, 5, 20, 200, 1000]
+    assert [nice_top(value) for value in (0, 1, 3, 17, 112, 501, 81)] == [1, 1, 3, 20, 150, 800, 100]
     assert nice_top(float("inf")) < float("inf")
 
 
@@ -150,8 +150,8 @@ async def test_a_sparkline_has_its_name_and_scale_and_repaints_what_moved(monkey
         spark = app.query_one(Sparkline)
         values = [50.0] * 36 + [100.0]
         spark.show(values, 100, ("100", "0"))
-        assert spark.render_line(0).text == "tok/s   " + " " * 37 + "█" + " 100"
-        assert spark.render_line(1).text == "        " + " " + "█" * 37 + "   0"
+        assert spark.render_line(0).text == "tok/s     " + " " * 35 + "█" + " 100"
+        assert spark.render_line(1).text == "          " + "█" * 36 + "   0"
         seen = watched(monkeypatch, spark)
         spark.show(values, 100, ("100", "0"))
         assert seen == []
