@@ -27,6 +27,7 @@ from fleet.nodes.transport import ByteStream, Transport
 
 LOOPBACK = "127.0.0.1"
 CHUNK = 256 * 1024
+READY = "ready:"          # how the line begins that says that it listens
 AGAIN_AFTER = 3.0         # seconds before a lost connection is made anew
 CHECK_EVERY = 5.0         # seconds between two signs of life of a connection
 CHECK_TIMEOUT = 10.0
@@ -88,7 +89,7 @@ async def _once(plan: RelayPlan) -> None:
             return await worker.open_connection(LOOPBACK, plan.worker_port)
 
         forward = await _listen(head, plan.listen_port, reach_worker)
-        _say(f"ready: {head.name} {LOOPBACK}:{plan.listen_port} -> {worker.name} {LOOPBACK}:{plan.worker_port}")
+        _say(f"{READY} {head.name} {LOOPBACK}:{plan.listen_port} -> {worker.name} {LOOPBACK}:{plan.worker_port}")
         try:
             while True:
                 await asyncio.sleep(CHECK_EVERY)

@@ -11,6 +11,7 @@ import os
 
 from fleet.errors import NO_SUCH, FleetError, PlanRefused, StartFailed
 from fleet.events import StartProxy
+from fleet.facts import head_facts
 from fleet.model import Node, ServiceKind, ServiceRecord
 from fleet.nodes.services import ServiceSpec
 from fleet.operations.deaths import raise_if_dead, seen_record
@@ -21,6 +22,7 @@ from fleet.operations.proxy_way import StartWay
 from fleet.operations.services import Start
 from fleet.operations.tunnel_steps import local_node
 from fleet.planning.addresses import has_address
+from fleet.proxies.of_fleet import head_record, of_fleet
 from fleet.proxies.ways import way_to_head
 from fleet.proxy.access import check_bind, is_loopback
 from fleet.proxy.client import CONTROL_FILE, ProxyClient
@@ -89,7 +91,7 @@ def _remarks(node: Node, settings: ProxySettings, steps: list[Step]) -> tuple[st
 
 
 class StartProxyService(Start):
-    """Write the settings, start it, and wait until its control interface answers."""
+    """Write the settings, start it, wait until its control interface answers, and say what the fleet serves."""
 
     def __init__(self, hands: Hands, node: str, service: str, settings: ProxySettings, program: Program) -> None:
         super().__init__(hands, node)
@@ -111,7 +113,7 @@ class StartProxyService(Start):
             async with asyncio.timeout(ANSWERS_WITHIN):
                 while True:
                     try:
-                        await client.state()
+                        await self._tell(client)
                         return
                     except FleetError:
                         await raise_if_dead(self._hands, self.node, self._service)
@@ -122,6 +124,16 @@ class StartProxyService(Start):
                               ) from error
         finally:
             await client.close()
+
+    async def _tell(self, client: ProxyClient) -> None:
+        """What serves now. Who follows proxies tells them whatever changes, and the key of a head that wants one."""
+        snapshot = self._hands.snapshot()
+        head = head_record(snapshot)
+        if head is not None and head_facts(head.facts).api_key_file:
+            await client.state()
+            return
+        said = of_fleet(snapshot, self._hands.config, self.node)
+        await client.fleet(said.upstreams, said.lost, said.catalogue)
 
     async def undo(self, report: Report) -> None:
         await self.end(self._service, report)

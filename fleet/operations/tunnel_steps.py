@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sys
 from collections.abc import Mapping
 
-from fleet.errors import PlanRefused
+from fleet.errors import PlanRefused, StartFailed
 from fleet.model import Node, ServiceKind
 from fleet.nodes.connect import target_of
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, Seat
+from fleet.operations.deaths import LOG_TAIL, raise_if_dead
 from fleet.operations.hands import Hands, node_of, record_of
 from fleet.operations.plan import Report, Step
 from fleet.operations.services import stop_quietly
-from fleet.relay import RelayPlan
+from fleet.relay import READY, RelayPlan
+from fleet.text import visible
+
+READY_WITHIN = 30.0      # seconds for two sign-ins through hops, and one try more
+LOOK_EVERY = 0.2
 
 
 def local_node(hands: Hands) -> str:
@@ -55,7 +61,26 @@ class Relay(Step):
             port=self._plan.listen_port if here else 0, bind="127.0.0.1", fleet=self._hands.config.fleet,
             facts={**self._facts, "plan": self._digest}, log_limit=self._hands.config.log_limit))
         report(f"pid {record.pid}")
+        await self._ready()
         await self._hands.reread(self.node)
+
+    async def _ready(self) -> None:
+        """Wait until it listens. What it cannot do stands in its log, and it tries again."""
+        supervisor, last = self._hands.supervisor(self.node), ""
+        try:
+            async with asyncio.timeout(READY_WITHIN):
+                while True:
+                    await raise_if_dead(self._hands, self.node, self._id)
+                    lines = (await supervisor.read_log(self._id, limit=LOG_TAIL)).text.split("\n")
+                    if any(line.startswith(READY) for line in lines):
+                        return
+                    last = next((line for line in reversed(lines) if line), last)
+                    await asyncio.sleep(LOOK_EVERY)
+        except TimeoutError as error:
+            raise StartFailed(f"{self._id} on {self.node} has made no way within {READY_WITHIN:.0f} s"
+                              f"{f': {visible(last, limit=300)}' if last else '.'}",
+                              "It signs in by agent or by keys without a passphrase; nobody can be asked there.",
+                              code="no-way") from error
 
     async def undo(self, report: Report) -> None:
         await stop_quietly(self._hands, self.node, self._id, report)
