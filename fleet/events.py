@@ -218,6 +218,7 @@ class BringUp:
     model: str = ""
     without: tuple[str, ...] = ()         # nodes that take no part this time
     spare: bool = False                   # workers that the model names and that cannot be used are left out
+    drain: float = 120.0                  # seconds that running requests are waited for, where another model serves
 
 
 @dataclass(frozen=True, slots=True)

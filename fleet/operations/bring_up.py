@@ -13,9 +13,11 @@ from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
+from fleet.operations.hold_steps import DrainRequests, HoldRequests, ReleaseRequests, held_for
 from fleet.operations.lease import ReleaseLease, TakeLease
 from fleet.operations.plan import Plan, Step
 from fleet.operations.preflight import arrange
+from fleet.operations.proxy_steps import ProxyWays, proxy_steps
 from fleet.operations.reduced import reduced
 from fleet.operations.served import comes_to_serve, old_heads, old_stages
 from fleet.operations.services import StartRecorded, StopRecorded
@@ -45,14 +47,22 @@ async def plan_bring_up(hands: Hands, known: Known, command: BringUp) -> Plan:
         count = len(arrangement.seats)
         title += f" with {count} worker{'s' if count != 1 else ''}"
     if await comes_to_serve(hands, arrangement):
-        return Plan("up", f"{choice.model.name} serves already, as wanted", remarks=choice.left_out)
+        proxies = await proxy_steps(hands)
+        return Plan("up", f"{choice.model.name} serves already, as wanted", proxies, remarks=choice.left_out)
     remarks = (*choice.left_out, *_lost(hands, arrangement), *map(str, warnings(arrangement.verdicts)))
-    return Plan("up", title, tuple(_steps(hands, arrangement)), arrangement.head_node, remarks)
+    old = hands.snapshot().deployment.model
+    swaps = bool(old) and old != choice.model.name and held_for(hands, choice.model.name) is not None
+    steps = _steps(hands, arrangement, await proxy_steps(hands), command.drain)
+    return Plan("swap" if swaps else "up", f"Swap {old}: {title[0].lower()}{title[1:]}" if swaps else title,
+                tuple(steps), arrangement.head_node, remarks)
 
 
-def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
+def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], drain: float) -> list[Step]:
     lease = TakeLease(hands, arrangement.head_node, [seat.choice.node.name for seat in arrangement.seats])
-    steps: list[Step] = [lease]
+    steps: list[Step] = [lease, *proxies]
+    held = held_for(hands, arrangement.choice.model.name)
+    if held is not None:
+        steps += [HoldRequests(held), DrainRequests(held, drain)]
     steps += [StopRecorded(hands, node, record) for node, record in old_heads(hands, arrangement)]
     steps += [StopRecorded(hands, node, record) for node, record in old_stages(hands)]
     for seat in arrangement.seats:
@@ -60,8 +70,9 @@ def _steps(hands: Hands, arrangement: Arrangement) -> list[Step]:
     steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
     steps += [WorkerAnswers(hands, arrangement, seat) for seat in arrangement.seats]
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
-              SmokeTest(hands, arrangement), ReleaseLease(lease)]
-    return steps
+              SmokeTest(hands, arrangement), ProxyWays(hands, arrangement)]
+    steps += [ReleaseRequests(held)] if held is not None else []
+    return [*steps, ReleaseLease(lease)]
 
 
 def _lost(hands: Hands, arrangement: Arrangement) -> list[str]:

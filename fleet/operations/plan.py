@@ -31,6 +31,7 @@ class Step:
 
     title = ""
     node = ""
+    undo_within = UNDO_TIMEOUT        # seconds
 
     async def check(self) -> str | None:
         """A few words when it is so already and nothing has to be done; else None."""
@@ -144,10 +145,10 @@ class Runner:
             reason = record.detail
             self._change(index, state=StepState.UNDOING)
             try:
-                async with asyncio.timeout(UNDO_TIMEOUT):
+                async with asyncio.timeout(step.undo_within):
                     await step.undo(self._reporter(index))
             except TimeoutError:
-                why = f"no answer within {UNDO_TIMEOUT:.0f} s"
+                why = f"no answer within {step.undo_within:.0f} s"
             except Exception as error:
                 why = problem_of(error, "while it was undone").what
             else:

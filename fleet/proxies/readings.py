@@ -42,6 +42,15 @@ def wanted(state: Mapping[str, object]) -> dict[str, tuple[int, float]]:
             for name, about in list(_mapping(state.get("wanted")).items())[:MOST_MODELS]}
 
 
+def drain_of(state: Mapping[str, object], requests: Mapping[str, object], upstream: str) -> tuple[int, float]:
+    """How many requests run at an upstream, and for how many seconds the longest has."""
+    running = next((_count(entry.get("running")) for entry in _list(state.get("upstreams"), MOST_UPSTREAMS)
+                    if entry.get("name") == upstream), 0)
+    ages = [_number(entry.get("seconds")) or 0.0 for entry in _list(requests.get("live"), MOST_REQUESTS)
+            if entry.get("upstream") == upstream and entry.get("state") != "held"]
+    return running, max(ages, default=0.0)
+
+
 def _rate(before: Proxy, after: Proxy) -> float:
     """Tokens a second since the last reading: of ended requests and of those that still write."""
     passed = after.read_at - before.read_at

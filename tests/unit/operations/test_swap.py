@@ -1,0 +1,169 @@
+"""Changing the model under clients that stream without pause: real llama.cpp, a real proxy, a real bring-up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import httpx
+import pytest
+
+from fleet.config.schema import FleetConfig, ProxyConfig
+from fleet.engine import Engine
+from fleet.events import BringUp, StartProxy
+from fleet.model import DeploymentState, OperationState, StepState
+
+from .here import MODEL, NODE, bring_up, do, free_port, running, tear_down, until, with_model
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
+OTHER = "other"
+
+
+@pytest.fixture
+def two(config: FleetConfig, state: Path, model: Path, tmp_path: Path) -> FleetConfig:
+    """Two models, one file each, and a proxy."""
+    other = tmp_path / "other.gguf"
+    shutil.copyfile(model, other)
+    config = with_model(config, OTHER, file=str(other))
+    return replace(config, proxy=ProxyConfig(listen=f"127.0.0.1:{free_port()}"))
+
+
+@dataclass
+class Clients:
+    """What clients that stream without pause got."""
+
+    url: str
+    models: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    stop: bool = False
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    first_token: list[float] = field(default_factory=list)
+
+    async def answered(self, count: int) -> None:
+        """Wait until so many answers have begun."""
+        async with asyncio.timeout(60):
+            while len(self.models) < count:
+                self.news.clear()
+                await self.news.wait()
+
+    async def stream(self, number: int, name: str) -> None:
+        """One after another, each whole or written down as wrong."""
+        loop = asyncio.get_running_loop()
+        async with httpx.AsyncClient(base_url=self.url, timeout=120) as http:
+            while not self.stop:
+                begun, tokens, ended = loop.time(), 0, False
+                asked = {"prompt": f"Client {number} says", "max_tokens": 12, "stream": True, "ignore_eos": True}
+                if name:
+                    asked["model"] = name
+                async with http.stream("POST", "/v1/completions", json=asked) as answer:
+                    if answer.status_code != 200:
+                        self.wrong.append(f"{answer.status_code} {await answer.aread()!r}")
+                        continue
+                    async for line in answer.aiter_lines():
+                        if line == "data: [DONE]":
+                            ended = True
+                        elif line.startswith("data: "):
+                            said = json.loads(line[6:])
+                            if "error" in said:
+                                self.wrong.append(line)
+                            elif said["choices"] and said["choices"][0].get("text"):
+                                tokens += 1
+                                if tokens == 1:
+                                    self.models.append(said["model"])
+                                    self.news.set()
+                                    self.first_token.append(loop.time() - begun)
+                if not ended:
+                    self.wrong.append(f"cut off after {tokens} tokens")
+
+
+@asynccontextmanager
+async def asking(config: FleetConfig, *names: str) -> AsyncIterator[Clients]:
+    """Clients at work, one for each name; "" names no model."""
+    clients = Clients(f"http://{config.proxy.listen}")
+    async with asyncio.TaskGroup() as group:
+        for number, name in enumerate(names):
+            group.create_task(clients.stream(number, name))
+        try:
+            yield clients
+        finally:
+            clients.stop = True
+
+
+async def serving(engine: Engine) -> None:
+    """The model is up, and the proxy before it knows it."""
+    assert (await do(engine, StartProxy())).state is OperationState.DONE
+    await bring_up(engine)
+    await until(engine, lambda s: s.proxies and any(up.health == "ready" for up in s.proxies[0].upstreams))
+
+
+async def test_a_swap_loses_no_request_and_each_is_answered_by_the_model_that_serves(two: FleetConfig):
+    async with running(two, tend=True) as engine:
+        await serving(engine)
+        async with asking(two, "", "", "") as clients:
+            for wanted in (OTHER, MODEL, OTHER):
+                operation = await do(engine, BringUp(wanted))
+                assert operation.state is OperationState.DONE, (operation.problem, operation.steps)
+                assert operation.kind == "swap"
+                before = len(clients.models)
+                await clients.answered(before + 6)
+                assert set(clients.models[before + 3:]) == {wanted}
+        assert clients.wrong == []
+        await tear_down(engine)
+
+
+async def test_workers_that_need_not_change_stay_up_through_a_swap(two: FleetConfig):
+    async with running(two, tend=True) as engine:
+        await serving(engine)
+        pids = {s.record.pid for s in engine.latest.nodes[NODE].services if s.record.kind == "worker"}
+        operation = await do(engine, BringUp(OTHER))
+        assert operation.state is OperationState.DONE, operation.problem
+        assert {s.record.pid for s in engine.latest.nodes[NODE].services if s.record.kind == "worker"} == pids
+        await tear_down(engine)
+
+
+async def test_a_swap_that_fails_goes_back_and_who_waited_is_answered_by_the_old_model(two: FleetConfig):
+    broken = with_model(two, OTHER, extra_args=("--no-such-option",))
+    async with running(broken, tend=True) as engine:
+        await serving(engine)
+        async with asking(broken, "", "") as clients:
+            operation = await do(engine, BringUp(OTHER))
+            assert operation.state is OperationState.FAILED
+            assert not any("could not be undone" in step.detail for step in operation.steps), operation.steps
+            await clients.answered(len(clients.models) + 4)
+        assert clients.wrong == []
+        assert set(clients.models) == {MODEL}
+        await until(engine, lambda s: s.deployment.state is DeploymentState.SERVING and s.deployment.model == MODEL)
+        assert not any(up.held for up in (await until(engine, lambda s: s.proxies)).proxies[0].upstreams)
+        await tear_down(engine)
+
+
+async def test_a_request_that_runs_too_long_is_cut_at_the_limit_and_its_client_is_told(two: FleetConfig):
+    async with running(two, tend=True) as engine, httpx.AsyncClient(
+            base_url=f"http://{two.proxy.listen}", timeout=120) as http:
+        await serving(engine)
+        asked = {"prompt": "Once", "max_tokens": 500, "stream": True, "ignore_eos": True}
+        async with http.stream("POST", "/v1/completions", json=asked) as answer:
+            lines = answer.aiter_lines()
+            assert (await anext(lines)).startswith("data: ")
+            swap = asyncio.ensure_future(do(engine, BringUp(OTHER, drain=0.5)))
+            rest = [line async for line in lines if line]
+        assert (await swap).state is OperationState.DONE
+        assert '"error"' in rest[-2] and rest[-1] == "data: [DONE]"
+        drained = next(step for step in (await swap).steps if step.title.startswith("Let running"))
+        assert (drained.state, drained.detail) == (StepState.DONE, "1 cut")
+        await tear_down(engine)
+
+
+async def test_a_client_that_names_the_old_model_is_told_that_it_is_not_loaded(two: FleetConfig):
+    async with running(two, tend=True) as engine, httpx.AsyncClient(
+            base_url=f"http://{two.proxy.listen}", timeout=120) as http:
+        await serving(engine)
+        assert (await do(engine, BringUp(OTHER))).state is OperationState.DONE
+        refused = await http.post("/v1/completions", json={"model": MODEL, "prompt": "x", "max_tokens": 1})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_loaded")
+        await tear_down(engine)
