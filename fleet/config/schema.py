@@ -123,6 +123,14 @@ class VllmConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertsConfig:
+    """A mixture of experts that is larger than memory: read from disk as it is needed, inside a budget."""
+
+    budget: int                                # bytes of main memory for all of it: weights, context, the server
+    shim: bool = True                          # count experts, and read them before they are touched
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model by the name that the user calls it."""
 
@@ -140,6 +148,7 @@ class ModelConfig:
     mode: SplitMode = SplitMode.TIME
     extra_args: tuple[str, ...] = ()
     runtime: RuntimeName = RuntimeName.LLAMA
+    experts: ExpertsConfig | None = None       # None = the model has to fit into memory
     vllm: VllmConfig = VllmConfig()            # for `runtime: vllm`, where `file` is a folder or a hub name
 
 

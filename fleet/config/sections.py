@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.config import proxy_section
+from fleet.config.experts_section import check_alone, experts
 from fleet.config.fields import (
     boolean,
     choice,
@@ -46,7 +47,7 @@ NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "mode", "extra_args", "runtime", "vllm")
+              "mode", "extra_args", "runtime", "experts", "vllm")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 
@@ -157,6 +158,7 @@ def _model(form: Form) -> ModelConfig:
     kv_type_k, kv_type_v = _kv(section["kv"])
     runtime = choice(section["runtime"], RuntimeName, RuntimeName.LLAMA)
     check_runtime(section, runtime)
+    check_alone(section)
     workers = section["workers"]
     node_names = "names of nodes, or [] for none"
     split_expected = "a share above 0, for example 0.6"
@@ -176,6 +178,7 @@ def _model(form: Form) -> ModelConfig:
                       "node names with shares, for example {atlas: 2, bolt: 1}"),
         extra_args=_arguments(section["extra_args"]),
         runtime=runtime,
+        experts=experts(section["experts"]),
         vllm=vllm(section["vllm"]),
     )
 

@@ -7,7 +7,7 @@ from fleet.config.form import Form, Section
 from fleet.config.schema import RuntimeName, VllmConfig, VllmForm
 
 VLLM_KEYS = ("form", "tensor_parallel", "layers", "master_port", "ray_port", "program", "env")
-LLAMA_ALONE = ("kv", "flash_attention", "gpu_layers", "split", "mode")     # of llama-server, and nothing to vLLM
+LLAMA_ALONE = ("kv", "flash_attention", "gpu_layers", "split", "mode", "experts")   # nothing to vLLM
 
 
 def vllm(form: Form) -> VllmConfig:

@@ -19,6 +19,7 @@ from fleet.nodes.records import STATE_SH
 from fleet.nodes.transport import Transport
 from fleet.text import visible
 
+PRELOAD = "LD_PRELOAD"
 STATS = "experts.stats"          # in the service's own folder, which is its working directory
 AHEAD = 256 << 20                # bytes that are read ahead for one layer of one pass at the most
 _BUILD_TIMEOUT = 60.0            # seconds: a small machine's compiler on a slow card
@@ -143,7 +144,7 @@ def environment(shim: Shim, *, stats: str = STATS, slots: int = 1, drafted: int 
         trace: where every routing decision goes, "" = nowhere.
         prefetch: False counts alone, and leaves reading to page faults.
     """
-    found = {"LD_PRELOAD": shim.path, "QUARTERDECK_MOE_ROWS": str(max(1, slots) * (1 + drafted)),
+    found = {PRELOAD: shim.path, "QUARTERDECK_MOE_ROWS": str(max(1, slots) * (1 + drafted)),
              "QUARTERDECK_MOE_AHEAD": str(ahead)}
     if prefetch:
         found |= {"QUARTERDECK_MOE_PREFETCH": "1", "QUARTERDECK_MOE_LAZY": "1"}

@@ -10,6 +10,7 @@ from fleet.config.schema import HeadConfig, NodeConfig
 from fleet.model import Share
 from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
+from fleet.operations.streaming import Streaming
 from fleet.planning.choose import Choice, WorkerChoice
 from fleet.planning.situation import Verdict
 from fleet.runtimes.binaries import Flags
@@ -59,6 +60,7 @@ class Arrangement:
     head_flags: Flags
     protocol: tuple[int, int, int] | None              # that the head speaks; None = it has no workers
     local_devices: tuple[LocalDevice, ...] = ()
+    streaming: Streaming | None = None                 # its experts are read from disk inside a budget
     spoken: dict[str, tuple[int, int, int]] = field(default_factory=dict)   # RPC protocol by endpoint, where asked
     verdicts: tuple[Verdict, ...] = ()                 # of the compatibility rules
     answers: dict[str, WorkerAnswer] = field(default_factory=dict)   # by endpoint

@@ -11,6 +11,7 @@ from fleet.config.schema import RuntimeName
 from fleet.events import BringUp
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
+from fleet.operations.expert_steps import LimitHolds, steps_before
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
 from fleet.operations.hold_steps import DrainRequests, HoldRequests, ReleaseRequests, held_for
@@ -49,7 +50,8 @@ async def plan_bring_up(hands: Hands, known: Known, command: BringUp) -> Plan:
     if await comes_to_serve(hands, arrangement):
         proxies = await proxy_steps(hands)
         return Plan("up", f"{choice.model.name} serves already, as wanted", proxies, remarks=choice.left_out)
-    remarks = (*choice.left_out, *_lost(hands, arrangement), *map(str, warnings(arrangement.verdicts)))
+    streamed = arrangement.streaming.remarks if arrangement.streaming else ()
+    remarks = (*choice.left_out, *_lost(hands, arrangement), *streamed, *map(str, warnings(arrangement.verdicts)))
     old = hands.snapshot().deployment.model
     swaps = bool(old) and old != choice.model.name and held_for(hands, choice.model.name) is not None
     steps = _steps(hands, arrangement, await proxy_steps(hands), command.drain)
@@ -69,8 +71,12 @@ def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], dr
         steps += _worker_steps(hands, seat, anew=seat.endpoint in arrangement.left_over)
     steps += [StartRelay(hands, arrangement, seat) for seat in arrangement.seats if seat.tunnelled]
     steps += [WorkerAnswers(hands, arrangement, seat) for seat in arrangement.seats]
+    streamed = arrangement.streaming
+    steps += [] if streamed is None else steps_before(hands, arrangement.head_node, streamed)
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
-              SmokeTest(hands, arrangement), ProxyWays(hands, arrangement)]
+              SmokeTest(hands, arrangement)]
+    steps += [] if streamed is None else [LimitHolds(hands, arrangement.head_node, arrangement.head_service, streamed)]
+    steps.append(ProxyWays(hands, arrangement))
     steps += [ReleaseRequests(held)] if held is not None else []
     return [*steps, ReleaseLease(lease)]
 

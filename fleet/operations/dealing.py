@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fleet.model import DeviceReads, Node, Share
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import Hands, node_of
+from fleet.operations.streaming import Streaming
 from fleet.planning.choose import node_config
 from fleet.planning.decide import Decision, decide
 from fleet.planning.ladder import Rung, Short
@@ -58,6 +59,8 @@ def deal(hands: Hands, arrangement: Arrangement) -> Dealt:
     Raises:
         PlanRefused: it does not fit after all.
     """
+    if arrangement.streaming is not None:
+        return _streamed(arrangement, arrangement.streaming)
     decision, split = _decided(arrangement, rooms_told(hands, arrangement))
     names, model = names_of(split), arrangement.choice.model
     endpoints = [arrangement.seats[h.room.worker].endpoint if h.room.worker is not None else "" for h in split.devices]
@@ -69,6 +72,15 @@ def deal(hands: Hands, arrangement: Arrangement) -> Dealt:
         tuple(holding.layers for holding in split.used), gpu_layers, fitted.ask.context,
         1 if Rung.SLOTS in fitted.given_up else model.slots, decision.wire.argv,
         shares_of(split, names, endpoints, arrangement.header), seats, reads_of(split, arrangement.header))
+
+
+def _streamed(arrangement: Arrangement, streaming: Streaming) -> Dealt:
+    """Everything on the head's processor, mapped from its disk: no device takes a layer."""
+    header, ask, needs = arrangement.header, streaming.ask, streaming.needs
+    share = Share(arrangement.head_node, "CPU", "", 1.0, header.n_layers + 1, header.tensor_bytes, needs.cache,
+                  needs.buffers)
+    reads = DeviceReads(arrangement.head_node, "CPU", needs.shared + needs.token)
+    return Dealt((), ("none",), (), 0, ask.context, ask.slots, streaming.arguments, (share,), (), (reads,))
 
 
 def _decided(arrangement: Arrangement, rooms: Rooms) -> tuple[Decision, Split]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fleet.errors import FleetError, OperationFailed, StartFailed
+from fleet.experts.bound import bound_of, lower
 from fleet.model import NodeState, ServiceKind, ServiceRecord
 from fleet.nodes.services import ServiceSpec
 from fleet.operations.arrangement import Seat
@@ -30,6 +31,9 @@ async def start(hands: Hands, node: str, spec: ServiceSpec, report: Callable[[st
         StartFailed: it ended at once; with the likely cause and the last lines of its log.
         ServiceError: nothing was started, and why.
     """
+    bound = bound_of(spec.facts)
+    if bound is not None:
+        await lower(hands.transport(node), bound)
     try:
         return await hands.supervisor(node).start(spec, on_note=report)
     except StartFailed as error:

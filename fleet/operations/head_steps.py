@@ -59,9 +59,10 @@ def head_spec(hands: Hands, arrangement: Arrangement, dealt: Dealt) -> ServiceSp
         extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, dealt.context, tuple(_ref(hands, seat) for seat in dealt.seats),
                       arrangement.planned, api_key_file=config.api_key_file, reads=dealt.reads)
-    return ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
+    spec = ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
                        facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
+    return spec if arrangement.streaming is None else arrangement.streaming.around(spec)
 
 
 def _ref(hands: Hands, seat: Seat) -> WorkerRef:

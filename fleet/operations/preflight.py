@@ -22,6 +22,7 @@ from fleet.operations.checks import check_head_port, check_seat, head_protocol, 
 from fleet.operations.dealing import check_fits
 from fleet.operations.hands import Hands, Known
 from fleet.operations.links import look_at_links
+from fleet.operations.streaming import prepare_streaming
 from fleet.planning.addresses import LOOPBACK, worker_address
 from fleet.planning.choose import Choice, WorkerChoice, choose, node_config
 from fleet.planning.planned import NO_ROOM
@@ -54,7 +55,9 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
                               tuple(LocalDevice(d.name, d.memory_free or 0) for d in devices))
     no_room: list[BaseException] = []
     try:
-        idle = await asyncio.to_thread(check_fits, hands, arrangement)
+        if choice.model.experts is not None:
+            arrangement.streaming = await prepare_streaming(hands, choice, head, header, flags)
+        idle = () if arrangement.streaming else await asyncio.to_thread(check_fits, hands, arrangement)
         arrangement.choice = replace(choice, left_out=(*choice.left_out, *idle))
     except PlanRefused as error:
         no_room.append(error)

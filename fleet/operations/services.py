@@ -11,6 +11,7 @@ from fleet.model import ServiceKind, ServiceRecord
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.adoption import facts_of_adopted
 from fleet.operations.deaths import start
+from fleet.operations.expert_steps import put_back
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Plan, Report, Step
 from fleet.operations.proxy_clear import ClearProxy
@@ -66,6 +67,7 @@ class StopRecorded(Step):
         outcome = await supervisor.stop(self.record.id, on_phase=report)
         if outcome.port_free is False:
             report(f"port {self.record.port} is now held by {outcome.port_owner or 'somebody else'}")
+        await put_back(self._hands, self.node, self.record.facts, report)
         if not self._keep:
             await supervisor.forget(self.record.id)
         await self._hands.reread(self.node)
@@ -150,7 +152,11 @@ class StartAgain(Start):
 async def stop_quietly(hands: Hands, node: str, service: str, report: Report) -> None:
     """End what a failed step may have started, clean up after it, and let the screens know."""
     supervisor = hands.supervisor(node)
+    listed = await supervisor.records()
     await supervisor.stop(service, on_phase=report)
+    for record in listed:
+        if record.id == service:
+            await put_back(hands, node, record.facts, report)
     await supervisor.forget(service)
     await hands.reread(node)
 

@@ -177,6 +177,8 @@ def _taking_part(snapshot: Snapshot, config: FleetConfig) -> list[Node]:
 def _worker_nodes(snapshot: Snapshot, config: FleetConfig, model: ModelConfig,
                   head: Node) -> tuple[list[str], list[str]]:
     left_out: list[str] = []
+    if model.experts is not None:
+        return [], left_out          # one machine's page cache is the cache of its experts
     if model.workers is not None:
         named = []
         for name in model.workers:

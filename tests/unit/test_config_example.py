@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from fleet.config import marks, proxy_section, sections
+from fleet.config.experts_section import EXPERTS_KEYS
 from fleet.config.load import load
 from fleet.config.schema import (
     DiscoveryConfig,
+    ExpertsConfig,
     FleetConfig,
     HeadConfig,
     ModelConfig,
@@ -28,7 +30,7 @@ EXAMPLE = Path(__file__).parents[2] / "fleet.example.yaml"
 # What a record calls otherwise than the file does, or what is not written there at all.
 WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": "", "absent": "", "spare": ""}
 KEYS = {FleetConfig: sections.ROOT_KEYS, NodeConfig: sections.NODE_KEYS, WorkerConfig: sections.WORKER_KEYS,
-        VllmConfig: VLLM_KEYS,
+        VllmConfig: VLLM_KEYS, ExpertsConfig: EXPERTS_KEYS,
         HeadConfig: sections.HEAD_KEYS, ModelConfig: sections.MODEL_KEYS, DiscoveryConfig: sections.DISCOVERY_KEYS,
         SshConfig: sections.SSH_KEYS,
         ProxyConfig: proxy_section.PROXY_KEYS, UpstreamConfig: proxy_section.UPSTREAM_KEYS,
@@ -56,6 +58,8 @@ def written() -> dict[type, set[str]]:
         WorkerConfig: {key for node in nodes if "workers" in node.entries for key in keys_of(node.entries["workers"])},
         HeadConfig: {key for node in nodes if "head" in node.entries for key in keys_of(node.entries["head"])},
         ModelConfig: {key for model in models for key in keys_of(model)},
+        ExpertsConfig: {key for model in models if "experts" in model.entries
+                        for key in keys_of(model.entries["experts"])},
         VllmConfig: {key for model in models if "vllm" in model.entries for key in keys_of(model.entries["vllm"])},
         DiscoveryConfig: keys_of(at["discovery"]), SshConfig: keys_of(at["ssh"]),
         ProxyConfig: keys_of(proxy) | {"keys_env"},      # stands there as a comment: it excludes keys_file
@@ -67,7 +71,7 @@ def written() -> dict[type, set[str]]:
 
 def test_the_example_loads() -> None:
     config = load(EXAMPLE)
-    assert set(config.nodes) == {"atlas", "bolt", "cove"} and set(config.models) == {"big", "small", "wide"}
+    assert set(config.nodes) == {"atlas", "bolt", "cove"} and set(config.models) == {"big", "small", "mixture", "wide"}
     assert config.nodes["bolt"].workers[0].env == {"GGML_RPC_DEBUG": "0"}
 
 
