@@ -22,7 +22,7 @@ POOLED_WEIGHT = 3.0        # trials that all positions' rate is worth at a singl
 MOST_POSITIONS = 64
 LATELY = 6                 # rounds that are held against the rest to see whether the drafter has changed
 SURPRISE = 0.0005          # rounds that are as unlikely as this are a change and no chance
-LEFT = 0.1                 # of everything older when a change was seen
+LEFT = 0.03                # of everything older when a change was seen
 HOPE = 0.25                # what a position that was never tried may be better than it looks
 
 

@@ -100,6 +100,7 @@ class PlainSpeed:
 
     def __init__(self) -> None:
         self._sizes: dict[int, deque[float]] = {}
+        self._stale = False
         self._odd = 0          # stretches one after another that did not fit what was known
         self.at = 0            # the round of the last measurement
 
@@ -116,6 +117,9 @@ class PlainSpeed:
         if emitted < self.SHORTEST or seconds <= 0:
             return False
         pace = seconds / emitted
+        if self._stale:
+            self._sizes.clear()
+            self._stale = False
         known = self._sizes.setdefault(self._size(context), deque(maxlen=self.KEPT))
         self.at = number
         fits = not known or 1 / SHIFT < pace / statistics.median(known) < SHIFT
@@ -128,15 +132,12 @@ class PlainSpeed:
         return False
 
     def stale(self) -> None:
-        """What was measured is no longer so: all but the last figure of each size is forgotten."""
-        for known in self._sizes.values():
-            while len(known) > 1:
-                known.popleft()
-        self.at = -1
+        """What was measured is no longer so: it stands until the next stretch, and is due at once."""
+        self._stale = True
 
     def measured(self, context: int) -> bool:
         """Whether a context of this size has been measured, and not gone stale."""
-        return self.at >= 0 and self._size(context) in self._sizes
+        return not self._stale and self._size(context) in self._sizes
 
     def seconds(self, context: int) -> float:
         """Seconds a token at this context, by the nearest size that was measured; 0 = nothing was."""

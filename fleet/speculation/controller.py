@@ -240,6 +240,8 @@ class Controller:
 
     def _affords(self, arm: Arm, context: int, value: float) -> bool:
         alone = self._plain.seconds(context)
+        if self._value(arm, context) > value * BETTER:       # it pays within this stream, the reading included
+            return True
         if arm.mode is Mode.NATIVE:
             loss = self._taste(arm, context) * max(0.0, 1 / self._value(arm, context) - 1 / value)
         else:

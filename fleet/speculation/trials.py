@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleet.speculation.arms import Arm
 
-PURSE = 8.0                    # plain tokens' time that trials may cost at the start
+PURSE = 6.0                    # plain tokens' time that trials may cost at the start
 SHARE = 0.01                   # of all time that they may cost after that
 FIRST_WAIT, LONGEST_WAIT = 12, 24     # stretches between two looks while it is off
 PATIENT = 8                    # stretches more that a look waits for a stream that begins: few tokens to read
