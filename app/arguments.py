@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 
 from app.exit_codes import MEANINGS
+from app.swarm_arguments import add_distribute
 
 DESCRIPTION = ("Turn the machines in your home into one LLM server: stock llama.cpp over plain SSH. "
                "Without a verb the cockpit opens.")
@@ -211,6 +212,18 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     replay.add_argument("--speed", type=_speed, default=8.0, metavar="TIMES", help="times as fast (default 8)")
     replay.add_argument("--no-ui", action="store_true", default=argparse.SUPPRESS,
                         help="no cockpit: print all that happened, a line each, at once")
+
+    swarm = verb("swarm", "move models between machines", json=False)
+    actions = swarm.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True,
+                                   parser_class=argparse.ArgumentParser)
+
+    def action(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
+                                   formatter_class=_Formatter)
+        _add_common(added, json=json)
+        return added
+
+    add_distribute(action)
 
     completion = verb("completion", "print a completion script for a shell", json=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -1,7 +1,7 @@
 """Records to JSON: one function, so that every `--json` speaks the same language.
 
-Names are the fields' own, sizes are bytes, shares are fractions, states are their words, unknown is
-null. `since`, `read_at` and the like are seconds on the engine's clock, whose present reading stands
+Names are the fields' own, sizes are bytes, shares are fractions, states are their words, bits are hexadecimal
+digits, unknown is null. `since`, `read_at` and the like are seconds on the engine's clock, whose present reading stands
 beside them as `clock`. Command lines carry no secrets.
 """
 
@@ -32,6 +32,8 @@ def plain(value: object) -> Json:
         return plain(value.value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
+    if isinstance(value, bytes):
+        return value.hex()
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -25,6 +25,7 @@ MARKS = {
     StepState.UNDONE: "undo",
 }
 ENDED = frozenset({StepState.DONE, StepState.SKIPPED, StepState.FAILED, StepState.UNDONE})
+KEPT = "distribute"  # kind of an operation whose result is not undone with it: finished pieces stay
 QUARTERS = 4  # lines of progress in a long step, where there is no terminal to show it on
 
 EXIT_CODES = {
@@ -89,8 +90,12 @@ def ending(operation: Operation) -> str:
     match operation.state:
         case OperationState.DONE:
             return f"{title}: nothing had to be done" if done else f"{title}: done{took}"
+        case OperationState.FAILED if operation.kind == KEPT:
+            return f"{title}: failed{took}; what came is kept, and the same command goes on from there"
         case OperationState.FAILED:
             return f"{title}: failed{took}; what was begun has been undone"
+        case OperationState.CANCELLED if operation.kind == KEPT:
+            return f"{title}: stopped{took}; what came is kept, and the same command goes on from there"
         case OperationState.CANCELLED:
             return f"{title}: cancelled{took} and undone"
         case OperationState.REFUSED:
