@@ -139,6 +139,7 @@ class Puller:
                 self.tell(Note(f"What is on disk was hashed anew: {self.store.rebuilt}."))
             if self.seeder is not None:
                 self.seeder.add(self.store)
+                self.seeder.on_guest = self._watching.came
             if not self.store.complete:
                 self._pull()
             self._phase = DONE

@@ -20,6 +20,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from typing import Callable
 
 from .access import Access, check_exposure
 from .heads import BadHead
@@ -59,6 +60,7 @@ class Seeder:
         self.stopping = threading.Event()
         self.sent: Counter = Counter()          # bytes by the guest's address
         self.pieces_sent: Counter = Counter()   # bytes by (manifest id, piece)
+        self.on_guest: Callable[[str], None] | None = None   # is told the address of everybody who comes
         self._allow_open = allow_open
         self._most, self._most_of_address = most_connections, most_of_address
         self._lock, self._counting = threading.Lock(), threading.Lock()
@@ -213,6 +215,8 @@ class Seeder:
             if crowded:
                 _turn_away(guest)
                 continue
+            if self.on_guest is not None:
+                self.on_guest(where)
             try:
                 threading.Thread(target=self._serve, args=(guest, where), name="seeder-guest", daemon=True).start()
             except RuntimeError:   # no more threads

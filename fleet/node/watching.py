@@ -19,6 +19,7 @@ WAIT = 20                 # seconds of a long poll
 POLL = 3.0                # seconds between two questions to a peer that knows no long poll (Tightwad)
 MOST_PEERS = 64
 LEAST_INTERVAL, MOST_INTERVAL = 5.0, 300.0
+AFTER_GUEST = 1.0         # seconds between two questions to a tracker, when guests come that nobody told of
 MOST_TOLD = 64
 LEAVE_WITHIN = 1.0        # seconds: one that dials a machine which is gone ends by itself a little later
 
@@ -30,6 +31,7 @@ class Watching:
         self.puller = puller
         self._threads: list[threading.Thread] = []
         self._connections: list[Connection] = []
+        self._ask_now = threading.Event()
 
     def add(self, url: str) -> bool:
         """Follow one more peer; False when it is known already or there are too many. SwarmError: no peer's URL."""
@@ -41,6 +43,17 @@ class Watching:
             peer = puller.peers[address.url] = Peer(address)
         self._start(self._follow, peer)
         return True
+
+    def came(self, address: str) -> None:
+        """Somebody at this address asks us: a peer there that was away is back."""
+        puller = self.puller
+        with puller.cond:
+            known = [peer for peer in puller.peers.values() if peer.address.host == address]
+            for peer in known:
+                if not peer.up:
+                    peer.rest_until = 0.0
+        if not known:
+            self._ask_now.set()      # a tracker knows its port
 
     def follow_trackers(self, trackers: list[str]) -> None:
         """Announce to each of them again and again, and add whom they name."""
@@ -84,7 +97,10 @@ class Watching:
                 if puller.stopping.is_set():
                     break
                 self._lost(peer, error)
-                puller.stopping.wait(max(0.05, peer.rest_until - time.monotonic()))
+                puller.stopping.wait(0.05)
+                while time.monotonic() < peer.rest_until and not puller.stopping.wait(
+                        min(0.5, max(0.0, peer.rest_until - time.monotonic()))):
+                    continue
                 continue
             if version is None:
                 puller.stopping.wait(POLL)
@@ -156,7 +172,11 @@ class Watching:
                     puller.tell(Note(f"Tracker: {error.what}"))
                 troubled = True
             connection.close()
-            puller.stopping.wait(interval)
+            puller.stopping.wait(AFTER_GUEST)
+            until = time.monotonic() + interval - AFTER_GUEST
+            while not puller.stopping.is_set() and time.monotonic() < until and not self._ask_now.wait(0.5):
+                continue
+            self._ask_now.clear()
 
     def _heed(self, tracker: PeerAddress, answer: dict) -> float:
         named, here, pause = answer.get("peers"), answer.get("here"), answer.get("interval")

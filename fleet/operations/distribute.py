@@ -135,7 +135,7 @@ def _targets(hands: Hands, command: Distribute, source: Node) -> tuple[list[Node
         raise PlanRefused("Where to distribute it was not said.", "Name nodes, or say `all`.")
     if ALL in command.to and ALL not in nodes:
         members = [node for node in nodes.values() if node.name != source.name
-                   and (node.configured or node.local or not hands.config.nodes)]
+                   and (node.configured or not hands.config.nodes)]
         remarks += [f"{node.name} is left out: it is {node.state.value}." for node in members
                     if node.state is not NodeState.UP]
         targets = [node for node in members if node.state is NodeState.UP]

@@ -118,6 +118,8 @@ def first_port(manifest: str, node: Node) -> int:
 
 def dial_address(listener: Node, dialler: Node) -> str:
     """Where `dialler` reaches a seeder on `listener`; "" when they share no network."""
+    if listener.reading is None:
+        return next((host for address in listener.addresses if (host := _literal(address.host))), "")
     try:
         address = worker_address(listener, dialler)
     except PlanRefused:

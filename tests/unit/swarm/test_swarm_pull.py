@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -438,3 +439,29 @@ def test_who_comes_when_a_source_gave_everything_once_is_served_by_the_others(
         late.run()
         assert source.total_sent() == len(data)
     assert (tmp_path / "b" / "tiny.gguf").read_bytes() == data
+
+
+def test_a_peer_that_was_away_is_asked_again_as_soon_as_it_asks_us(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.node.peers.FIRST_PAUSE", 3_600.0)
+    monkeypatch.setattr("fleet.node.peers.LONGEST_PAUSE", 3_600.0)
+    manifest, data = make_model(tmp_path / "source", 4)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with ExitStack() as stack:
+        seeder = Seeder(port=0)
+        seeder.start()
+        stack.callback(seeder.stop)
+        away = threading.Event()
+        (tmp_path / "a").mkdir()
+        puller = Puller(manifest, tmp_path / "a", [f"http://127.0.0.1:{port}"], seeder=seeder,
+                        tell=lambda record: away.set() if getattr(record, "state", "") == "away" else None)
+        stack.callback(puller.store.close)
+        thread = threading.Thread(target=puller.run)
+        thread.start()
+        assert away.wait(30)
+        stack.enter_context(seeding(manifest, tmp_path / "source", port=port))
+        assert get(seeder.port, "/bitfield")[0] == 200
+        thread.join(30)
+        assert not thread.is_alive()
+    assert (tmp_path / "a" / "tiny.gguf").read_bytes() == data
