@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from app.exit_codes import MEANINGS
+from app.proxy_arguments import add_proxy
 from app.swarm_arguments import add_distribute
 
 DESCRIPTION = ("Turn the machines in your home into one LLM server: stock llama.cpp over plain SSH. "
@@ -135,6 +136,20 @@ def _add_plan(plan: argparse.ArgumentParser) -> None:
                       help="plan for the fleet that this YAML describes; no machine is asked (see the README)")
 
 
+def actions_of(parser: argparse.ArgumentParser) -> Callable[..., argparse.ArgumentParser]:
+    """A maker of the actions of a verb: a sub-parser for each, with what is common to all."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True,
+                                    parser_class=argparse.ArgumentParser)
+
+    def action(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
+                                   formatter_class=_Formatter)
+        _add_common(added, json=json)
+        return added
+
+    return action
+
+
 def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     def verb(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
         added = verbs.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
@@ -189,10 +204,8 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         service.add_argument("service", metavar="SERVICE", help="as `status` shows it")
         service.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
 
-    proxy = verb("proxy", "serve one endpoint before the servers that fleet.yaml or QUARTERDECK_* variables name",
-                 json=False)
-    proxy.add_argument("action", choices=("run", "health", "variables"),
-                       help="run: serve until ctrl+c; health: ask the one that runs; variables: list them")
+    add_proxy(actions_of(verb("proxy", "serve one endpoint before everything that the fleet serves", json=False)),
+              _count)
 
     verb("doctor", "check everything that has to be right, and say what to do about the rest")
 

@@ -16,7 +16,8 @@ from app.arguments import build_parser
 from app.exit_codes import BadUsage, ExitCode, exit_code_of
 from fleet.errors import FleetError
 
-ACTING = frozenset({"up", "down", "start", "stop", "restart", "demo", "init"})
+ACTING = frozenset({"up", "down", "swap", "start", "stop", "restart", "demo", "init", "proxy start", "proxy stop",
+                    "proxy cancel", "swarm seed", "swarm pull", "swarm verify", "swarm distribute"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,8 +42,9 @@ def leave_no_core() -> None:
 
 def dispatch(options: argparse.Namespace) -> int:
     """Run what was asked for."""
-    if options.read_only and options.verb in ACTING and not getattr(options, "dry_run", False):
-        raise BadUsage(f"--read-only and `{options.verb}` do not go together.", "Leave one of them out.")
+    said = f"{options.verb} {getattr(options, 'action', '')}".rstrip()
+    if options.read_only and said in ACTING and not getattr(options, "dry_run", False):
+        raise BadUsage(f"--read-only and `{said}` do not go together.", "Leave one of them out.")
     if options.verb is not None:
         return import_module(f"app.verbs.{options.verb}").run(options)
     if options.up is not None and options.read_only:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Awaitable, Callable
 
 from app.as_json import SCHEMA, to_text
 from app.engines import engine_maker
@@ -23,10 +24,23 @@ def act(options: argparse.Namespace, command: Command) -> int:
     return run_to_end(lambda: _act(options, which, command))
 
 
-async def _act(options: argparse.Namespace, which: WhichFleet, command: Command) -> int:
-    async with watching(engine_maker(which, options, record=not options.dry_run)) as engine:
+def act_on(options: argparse.Namespace, command: Callable[[EngineFace], Command], *,
+           ready: Callable[[EngineFace], Awaitable[None]] | None = None) -> int:
+    """As `act`, with a command that is made from what the fleet looks like; `ready` waits for more of it."""
+    which = which_fleet(options, demo_counts=True)
+    return run_to_end(lambda: _act(options, which, command, ready))
+
+
+async def _act(options: argparse.Namespace, which: WhichFleet, command: Command | Callable[[EngineFace], Command],
+               ready: Callable[[EngineFace], Awaitable[None]] | None = None) -> int:
+    dry_run = getattr(options, "dry_run", False)
+    async with watching(engine_maker(which, options, record=not dry_run, tend=not dry_run)) as engine:
         await head_judged(engine)   # a second `up` must see that it serves already, and not start it anew
-        operation = await (_planned if options.dry_run else _done)(engine, options, command)
+        if ready is not None:
+            await ready(engine)
+        if callable(command):
+            command = command(engine)
+        operation = await (_planned if dry_run else _done)(engine, options, command)
     return exit_code(operation)
 
 

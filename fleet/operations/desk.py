@@ -10,6 +10,7 @@ from itertools import count
 from fleet.events import (
     AdoptProcess,
     BringUp,
+    CancelRequest,
     Command,
     Distribute,
     EndProcess,
@@ -30,6 +31,7 @@ from fleet.operations.lease import FleetChanged
 from fleet.operations.plan import Plan, Runner, problem_of
 from fleet.operations.proposing import propose_now
 from fleet.operations.proxy_start import plan_start_proxy
+from fleet.operations.proxy_steps import plan_cancel
 from fleet.operations.services import plan_process, plan_service
 from fleet.operations.tear_down import plan_tear_down
 from fleet.planning.propose import Proposal, WhatIf
@@ -38,7 +40,7 @@ WORDS: dict[type, tuple[str, str]] = {
     BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
     StopService: ("stop", "Stop"), RestartService: ("restart", "Restart"), AdoptProcess: ("adopt", "Adopt"),
     EndProcess: ("end", "End"), Distribute: ("distribute", "Distribute"),
-    StartProxy: ("proxy", "Start the proxy"),
+    StartProxy: ("proxy", "Start the proxy"), CancelRequest: ("cancel", "End a request"),
 }
 PLANNED_ANEW = 3     # times: a fleet that changes between every plan and its first step is worked on by somebody else
 KEPT = 100           # ended operations that can still be asked for
@@ -135,6 +137,8 @@ class OperationDesk:
                 return await plan_distribute(self._hands, self._known, command, number)
             case StartProxy():
                 return await plan_start_proxy(self._hands, command)
+            case CancelRequest():
+                return plan_cancel(self._hands, command)
         raise TypeError(f"no such command: {command!r}")
 
     def _tell(self, operation: Operation) -> Operation:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fleet.events import StartProxy
+from fleet.errors import NO_SUCH, OperationFailed, PlanRefused
+from fleet.events import CancelRequest, StartProxy
 from fleet.model import ServiceKind
 from fleet.operations.arrangement import Arrangement
 from fleet.operations.hands import Hands
-from fleet.operations.plan import Report, Step
+from fleet.operations.plan import Plan, Report, Step
 from fleet.operations.proxy_start import plan_start_proxy
 from fleet.operations.proxy_way import StartWay
 from fleet.proxies.of_fleet import head_record
@@ -25,6 +26,33 @@ async def proxy_steps(hands: Hands) -> tuple[Step, ...]:
     if any(r.kind is ServiceKind.PROXY and r.alive and r.fleet in ("", hands.config.fleet) for r in records):
         return ()
     return (await plan_start_proxy(hands, StartProxy())).steps
+
+
+def plan_cancel(hands: Hands, command: CancelRequest) -> Plan:
+    """End one live request.
+
+    Raises:
+        PlanRefused: no such proxy is known.
+    """
+    if (command.node, command.service) not in hands.proxies():
+        where = f"{command.service} on {command.node}" if command.service else "a proxy inside this process"
+        raise PlanRefused(f"There is no {where}.", "`quarterdeck proxy status` lists what there is.", code=NO_SUCH)
+    return Plan("cancel", f"End the request {command.request[:60]}", (EndRequest(hands, command),), command.node)
+
+
+class EndRequest(Step):
+    """Tell its proxy. What was said to a client cannot be taken back."""
+
+    def __init__(self, hands: Hands, command: CancelRequest) -> None:
+        self.title = f"End the request {command.request[:60]}; its client gets an error"
+        self.node = command.node
+        self._hands, self._command = hands, command
+
+    async def do(self, report: Report) -> None:
+        proxy = self._hands.proxies().get((self._command.node, self._command.service))
+        if proxy is None:
+            raise OperationFailed("The proxy of that request is gone.", "So is the request.")
+        report("ended" if await proxy.cancel(self._command.request) else "it had ended already")
 
 
 class ProxyWays(Step):

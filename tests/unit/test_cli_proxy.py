@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -102,3 +103,33 @@ async def test_a_wrong_variable_is_named_with_what_it_should_be(tmp_path: Path) 
 async def test_the_variables_are_listed(tmp_path: Path) -> None:
     code, out, _ = await ended(await quarterdeck("proxy", "variables", cwd=tmp_path))
     assert code == ExitCode.OK and "QUARTERDECK_TARGET_URL" in out
+
+
+async def test_the_proxy_of_a_fleet_is_started_shown_and_stopped_from_the_shell(tmp_path: Path, upstream: str):
+    port = free_port()
+    (tmp_path / "fleet.yaml").write_text(
+        f"nodes: {{here: {{address: local, state_dir: {tmp_path}/state}}}}\n"
+        "discovery: {mdns: false, ssh_config: false}\n"
+        f"proxy: {{listen: 127.0.0.1:{port}, upstreams: {{tower: {{url: {upstream}}}}}}}\n")
+    assert (await ended(await quarterdeck("proxy", "status", cwd=tmp_path)))[0] == ExitCode.NOT_THERE
+    code, out, err = await ended(await quarterdeck("proxy", "start", cwd=tmp_path))
+    assert code == ExitCode.OK, out + err
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            assert (await http.get("/v1/models")).json()["data"][0]["id"] == "tiny"
+        code, out, _ = await ended(await quarterdeck("proxy", "status", cwd=tmp_path))
+        assert code == ExitCode.OK and f"http://127.0.0.1:{port}" in out and "tower" in out
+        _, out, _ = await ended(await quarterdeck("proxy", "status", "--json", cwd=tmp_path))
+        assert json.loads(out)["proxies"][0]["upstreams"][0]["models"] == ["tiny"]
+        assert (await ended(await quarterdeck("proxy", "requests", cwd=tmp_path)))[0] == ExitCode.OK
+        code, _, err = await ended(await quarterdeck("proxy", "cancel", "nothing", cwd=tmp_path))
+        assert code == ExitCode.NOT_THERE and "No live request" in err
+    finally:
+        code, out, err = await ended(await quarterdeck("proxy", "stop", cwd=tmp_path))
+    assert code == ExitCode.OK, out + err
+    assert (await ended(await quarterdeck("proxy", "stop", cwd=tmp_path)))[0] == ExitCode.NOT_THERE
+
+
+async def test_who_only_looks_starts_no_proxy(tmp_path: Path):
+    code, _, err = await ended(await quarterdeck("--read-only", "proxy", "start", cwd=tmp_path))
+    assert code == ExitCode.USAGE and "proxy start" in err
