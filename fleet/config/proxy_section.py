@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import fields
-from urllib.parse import urlsplit
 
 from fleet.config.fields import boolean, choice, integer, mapping, number, printable, size, word, words
 from fleet.config.form import Form, Section
 from fleet.config.marks import Scalar
-from fleet.config.schema import ProxyConfig, UpstreamConfig
+from fleet.config.schema import ProxyConfig, SpeculationConfig, UpstreamConfig
+from fleet.config.speculation_section import speculation
+from fleet.config.urls import URL_EXPECTED, variable, why_no_url
 from fleet.discovery.addresses import split_host_port
 from fleet.proxy.exchange import BackendKind, HoldSettings, Limits, RepairSettings
+from fleet.speculation.settings import SpeculationMode
 
 PROXY_KEYS = ("listen", "enabled", "keys_file", "keys_env", "allow_open", "upstreams", "aliases", "default_model",
               "cors", "hold", "limits", "repair", "retries", "records", "keep_bodies")
 UPSTREAM_KEYS = ("url", "backend", "models", "group", "key_file", "key_env", "slots", "weight", "let_it_finish",
-                 "connect_timeout", "first_byte_timeout", "stall_timeout")
+                 "connect_timeout", "first_byte_timeout", "stall_timeout", "speculation")
 HOLD_KEYS = tuple(entry.name for entry in fields(HoldSettings))
 LIMIT_KEYS = tuple(entry.name for entry in fields(Limits))
 REPAIR_KEYS = tuple(entry.name for entry in fields(RepairSettings))
 
 LISTEN_EXPECTED = "host:port, for example 127.0.0.1:8088"
-URL_EXPECTED = "the URL of a server, for example http://10.0.0.4:8080"
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def proxy(form: Form) -> ProxyConfig:
@@ -38,7 +37,7 @@ def proxy(form: Form) -> ProxyConfig:
         listen=listen,
         enabled=boolean(section["enabled"], default.enabled),
         keys_file=word(section["keys_file"], "", "the path of a file with the clients' keys"),
-        keys_env=_variable(section["keys_env"]),
+        keys_env=variable(section["keys_env"]),
         allow_open=boolean(section["allow_open"], default.allow_open),
         upstreams=mapping(section["upstreams"], _upstream,
                           "names of servers with their settings, for example {tower: {url: http://10.0.0.4:8080}}"),
@@ -66,14 +65,15 @@ def _upstream(form: Form) -> UpstreamConfig:
     if section["key_file"].written and section["key_env"].written:
         section["key_env"].wrong("both 'key_file' and 'key_env' are here", "one of the two")
     seconds = "seconds between 0.1 and 86400"
+    backend = choice(section["backend"], BackendKind, default.backend)
     return UpstreamConfig(
         name=form.name,
         url=url,
-        backend=choice(section["backend"], BackendKind, default.backend),
+        backend=backend,
         models=words(section["models"], "names of models, for example [small, big]"),
         group=word(section["group"], "", "a name that several servers share"),
         key_file=word(section["key_file"], "", "the path of a file with the key that this server wants"),
-        key_env=_variable(section["key_env"]),
+        key_env=variable(section["key_env"]),
         slots=integer(section["slots"], None, 1, 100_000, "a number of requests at once"),
         weight=number(section["weight"], default.weight, 0.001, 1000, "a share above 0, for example 2"),
         let_it_finish=boolean(section["let_it_finish"], default.let_it_finish),
@@ -81,23 +81,16 @@ def _upstream(form: Form) -> UpstreamConfig:
                                "seconds between 0.1 and 600"),
         first_byte_timeout=number(section["first_byte_timeout"], default.first_byte_timeout, 0.1, 86400, seconds),
         stall_timeout=number(section["stall_timeout"], default.stall_timeout, 0.1, 86400, seconds),
+        speculation=_speculation(section["speculation"], backend),
     )
 
 
-def why_no_url(url: str) -> str:
-    """Why a URL is no place of a server; "" when it is one. What could hold a secret is not repeated."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return "this is no URL"
-    if "@" in parts.netloc:
-        return "this URL holds a user or password, which belongs into `key_file`"
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        return f"'{url[:60]}' is no http:// or https:// URL"
-    if parts.query or parts.fragment or any(ord(c) <= 32 or ord(c) > 126 for c in url):
-        return "this URL has more than a host, a port and a path"
-    return ""
+def _speculation(form: Form, backend: BackendKind) -> SpeculationConfig | None:
+    found = speculation(form)
+    if found is not None and backend is not BackendKind.LLAMA_SERVER and found.mode is not SpeculationMode.OFF:
+        form.wrong(f"a server of the kind {backend} cannot verify drafts",
+                   "`backend: llama-server`, or no `speculation`")
+    return found
 
 
 def _origins(form: Form) -> tuple[str, ...]:
@@ -143,13 +136,3 @@ def _repair(form: Form) -> RepairSettings:
         return RepairSettings(**dict.fromkeys(REPAIR_KEYS, boolean(form, True)))
     section = Section(form, REPAIR_KEYS, "true, false, or a mapping with keys such as usage")
     return RepairSettings(**{name: boolean(section[name], True) for name in REPAIR_KEYS})
-
-
-def _variable(form: Form) -> str:
-    """The name of a variable, never its value: whoever writes the key itself there is told so, without repeating it."""
-    expected = "the name of an environment variable, for example TOWER_KEY"
-    found = word(form, "", expected)
-    if found and not _VARIABLE.fullmatch(found):
-        form.wrong("this is no name of an environment variable", expected)
-        return ""
-    return found

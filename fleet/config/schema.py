@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from fleet.proxy.exchange import BackendKind, HoldSettings, Limits, RepairSettings
+from fleet.speculation.settings import DrafterKind, SpeculationMode
 
 WORKER_PORT = 50052        # ggml-rpc-server's own default
 HEAD_PORT = 8080           # llama-server's own default
@@ -175,6 +176,34 @@ class SshConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DrafterConfig:
+    """A server that guesses for a larger one."""
+
+    name: str
+    url: str
+    backend: DrafterKind = DrafterKind.LLAMA_SERVER
+    model: str = ""                            # its name there; Ollama needs one
+    key_file: str = ""                         # path, on the proxy's machine, of the key that it wants
+    key_env: str = ""                          # variable of the proxy's environment with that key
+
+
+@dataclass(frozen=True, slots=True)
+class SpeculationConfig:
+    """Drafts in front of a server. The defaults are those of `fleet.speculation.settings`."""
+
+    mode: SpeculationMode = SpeculationMode.AUTO
+    drafters: Mapping[str, DrafterConfig] = field(default_factory=dict)
+    ngram: bool = True                         # guess from what a request repeats, without a model
+    draft_length: int = 16                     # tokens of a draft at most
+    stride: int = 4                            # tokens between two verified places at most
+    deadline: float = 2.0                      # seconds for a draft
+    grace: float = 0.3                         # seconds for a slower llama-server after the first draft
+    grace_text: float = 1.0                    # the same for Ollama
+    look_ahead: bool = True                    # draft the next round while this one is verified
+    honesty: float = 0.02                      # share of the requests that are asked again plainly and compared
+
+
+@dataclass(frozen=True, slots=True)
 class UpstreamConfig:
     """A server that the proxy serves from, besides the fleet's own heads."""
 
@@ -191,6 +220,7 @@ class UpstreamConfig:
     connect_timeout: float = 5.0               # seconds
     first_byte_timeout: float = 1800.0         # seconds of a prefill
     stall_timeout: float = 300.0               # seconds between two parts of an answer
+    speculation: SpeculationConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)

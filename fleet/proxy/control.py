@@ -19,6 +19,7 @@ from fleet.proxy.access import is_loopback
 from fleet.proxy.errors import forbidden, not_found, openai_error
 from fleet.proxy.exchange import BackendKind, Headers, Problem, UpstreamSettings
 from fleet.proxy.proxy import Proxy
+from fleet.speculation.settings import read_speculation
 from fleet.text import visible
 
 BASE = "/quarterdeck/"
@@ -182,6 +183,7 @@ def _upstream(entry: object) -> UpstreamSettings:
             raise ConfigError(f"{key!r} of the upstream {name!r} is not a number above 0.")
     if not isinstance(given.get("let_finish", False), bool):
         raise ConfigError(f"'let_finish' of the upstream {name!r} is neither true nor false.")
+    given["speculation"] = read_speculation(given.get("speculation"), f"the upstream {name!r}")
     return UpstreamSettings(**given)
 
 

@@ -15,6 +15,7 @@ from fleet.proxy.outgoing import answer_headers
 from fleet.proxy.repair import StreamRepair
 from fleet.proxy.upstream import Upstream
 from fleet.proxy.wire import Connection, Head, WireError
+from fleet.speculation.spoken import Spoken
 
 KEPT_WHOLE = 8 * 1024 * 1024     # bytes of an answer that is not streamed until it is passed on as it comes
 _READ = frozenset((ApiKind.CHAT, ApiKind.COMPLETION, ApiKind.MESSAGES, ApiKind.RESPONSES, ApiKind.EMBEDDINGS,
@@ -28,7 +29,7 @@ class Delivery:
     call: Call
     exchange: Exchange
     upstream: Upstream
-    connection: Connection
+    connection: Connection | Spoken
     head: Head
     give_back: Callable[[], None]                  # the slot
     clock: Callable[[], float]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from fleet.speculation.settings import SpeculationSettings
+
 Headers = list[tuple[bytes, bytes]]      # names in lower case, as ASGI has them
 
 
@@ -93,6 +95,7 @@ class UpstreamSettings:
     first_byte_timeout: float = 1800.0     # seconds of a prefill: busy is not dead
     stall_timeout: float = 300.0           # seconds between two parts of an answer
     group: str = ""                        # a name that several upstreams share, usable as a model
+    speculation: SpeculationSettings | None = None    # drafts in front of it
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 
 from fleet.proxy.delivery import Delivery, problem_of
 from fleet.proxy.endings import DONE, WITH_DONE, error_event
@@ -27,17 +27,19 @@ from fleet.proxy.routing import Conversations, Routes, prefix_marks
 from fleet.proxy.upstream import Upstream
 from fleet.proxy.wire import Connection, Head, WireError
 from fleet.runtimes.head_answers import error_message
+from fleet.speculation.spoken import Spoken
 
 MOST_DEATHS = 2                 # upstreams that broke off one request: it might be the request that kills them
 MOST_LOADING = 50               # answers of "loading" to one request, each after a probe said otherwise
 Spawn = Callable[[Coroutine[object, object, None]], None]
+Speculate = Callable[[Call, Upstream], Awaitable[Spoken | None]]     # an answer in place of a connection, where it pays
 
 
 class Forwarder:
     """`Forward` of exchange.py over the gate and the upstreams."""
 
     def __init__(self, settings: ProxySettings, routes: Routes, gate: Gate, records: Records, *,
-                 clock: Callable[[], float], spawn: Spawn) -> None:
+                 clock: Callable[[], float], spawn: Spawn, speculate: Speculate | None = None) -> None:
         self.settings = settings
         self.conversations = Conversations(settings.sticky_seconds, clock)
         self._routes = routes
@@ -45,6 +47,7 @@ class Forwarder:
         self._records = records
         self._clock = clock
         self._spawn = spawn
+        self._speculate = speculate
 
     async def __call__(self, call: Call) -> Answer:
         """Send `call`; a refusal is an Answer too. Close the Answer in any case."""
@@ -130,12 +133,14 @@ class Forwarder:
     async def _send(self, call: Call, exchange: Exchange, upstream: Upstream, light: bool) -> Delivery:
         """One try. The slot is given back unless a Delivery is returned that has it. Raises WireError."""
         give_back = (lambda: None) if light else (lambda: self._gate.done(upstream))
-        connection: Connection | None = None
+        connection: Connection | Spoken | None = None
         delivery: Delivery | None = None
         try:
             body = request_body(call, upstream, self._routes.target(call.model).model, self.settings.repair)
             head = request_head(call, upstream, len(body))
-            connection = await upstream.pool.get()
+            connection = await self._speculate(call, upstream) if self._speculate is not None else None
+            if connection is None:
+                connection = await upstream.pool.get()
             reused = connection.requests > 0
             while True:
                 try:
@@ -173,8 +178,8 @@ class Forwarder:
                 give_back()
             raise
 
-    async def _ask(self, connection: Connection, exchange: Exchange, upstream: Upstream, method: str, head: bytes,
-                   body: bytes) -> Head:
+    async def _ask(self, connection: Connection | Spoken, exchange: Exchange, upstream: Upstream, method: str,
+                   head: bytes, body: bytes) -> Head:
         upstream.connections.add(connection)
         exchange.cancel = lambda: connection.abort(WireError("cancelled", "The request was cancelled at the proxy."))
         await connection.send(method, head, body)

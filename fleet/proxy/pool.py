@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from fleet.errors import ConfigError
 from fleet.proxy.wire import Connection, WireError
+from fleet.speculation.spoken import Spoken
 
 IDLE_SECONDS = 3.0              # llama-server closes an idle connection after 5 s
 MOST_IDLE = 64
@@ -77,7 +78,7 @@ class Pool:
             self.drop(connection)
         return await self._connect()
 
-    def put(self, connection: Connection) -> None:
+    def put(self, connection: Connection | Spoken) -> None:
         """Give a connection back; it is kept where another request may use it."""
         self._prune()
         if connection.reusable and len(self._idle) < self.most_idle:
@@ -101,7 +102,7 @@ class Pool:
         for connection in tuple(self._open):
             self.drop(connection)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: Connection | Spoken) -> None:
         """End one connection."""
         self._open.discard(connection)
         connection.abort()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import asdict
 
 from fleet.errors import NO_SUCH, ConfigError, FleetError
-from fleet.proxy.exchange import ProxySettings, UpstreamSettings
+from fleet.proxy.exchange import BackendKind, Call, ProxySettings, UpstreamSettings
 from fleet.proxy.forward import Forwarder
 from fleet.proxy.hold import Gate
 from fleet.proxy.metrics import prometheus
@@ -21,6 +21,8 @@ from fleet.proxy.records import Records, live_of
 from fleet.proxy.routing import Routes
 from fleet.proxy.upstream import Breaker, Upstream
 from fleet.proxy.wire import WireError
+from fleet.speculation.session import TargetSession, drafting_state
+from fleet.speculation.spoken import Spoken
 
 LOST_STILL = 3.0               # seconds without a byte from a server that is said to be lost, until it is believed
 TICK = 0.5                     # seconds between two looks at what waits and what stands still
@@ -36,7 +38,9 @@ class Proxy:
         self.routes = Routes(settings.aliases, settings.default_model)
         self.gate = Gate(self.routes, settings.hold, clock)
         self.records = Records(settings.records, clock, keep_bodies=settings.keep_bodies)
-        self.forward = Forwarder(settings, self.routes, self.gate, self.records, clock=clock, spawn=self._spawn)
+        self.forward = Forwarder(settings, self.routes, self.gate, self.records, clock=clock, spawn=self._spawn,
+                                 speculate=self._speculate)
+        self.sessions: dict[Upstream, TargetSession] = {}
         self.stopping = False
         self._group: asyncio.TaskGroup | None = None
         self._leaving: set[Upstream] = set()         # taken out of the configuration, with requests that still run
@@ -58,6 +62,8 @@ class Proxy:
         finally:
             self._group = None
             self._probes.clear()
+            for session in self.sessions.values():
+                session.close()
             for upstream in (*self.routes.upstreams.values(), *self._leaving):
                 upstream.pool.close()
 
@@ -86,6 +92,7 @@ class Proxy:
             "held_models": self.gate.held_models, "aliases": self.routes.aliases,
             "models": {name: [up.name for up in ups] for name, ups in self.routes.models().items()},
             "upstreams": [up.state() for up in self.routes.upstreams.values()],
+            "drafting": drafting_state(self.sessions.values()),
             "wanted": {model: {"waiting": count, "seconds": seconds}
                        for model, (count, seconds) in self.gate.wanted().items()},
         }
@@ -209,12 +216,29 @@ class Proxy:
                 if (probe := self._probes.pop(name, None)) is not None:
                     probe.cancel()
         self.routes.upstreams = {name: made.get(name) or self.routes.upstreams[name] for name in wanted}
+        self._begin_sessions()
         self._changed(None)
         if self._group is not None:
             for upstream in made.values():
                 self._watch(upstream)
 
     # --- plumbing ----------------------------------------------------------------------------------
+
+    async def _speculate(self, call: Call, upstream: Upstream) -> Spoken | None:
+        """An answer with drafts, where this upstream has them and the request allows it."""
+        session = self.sessions.get(upstream)
+        return await session.open(call) if session is not None else None
+
+    def _begin_sessions(self) -> None:
+        """One for each upstream that has drafts in front of it."""
+        serving = set(self.routes.upstreams.values())
+        for upstream in [upstream for upstream in self.sessions if upstream not in serving]:
+            self.sessions.pop(upstream).close()
+        for upstream in serving:
+            settings = upstream.settings.speculation
+            if settings is not None and upstream not in self.sessions \
+                    and upstream.settings.backend is BackendKind.LLAMA_SERVER:
+                self.sessions[upstream] = TargetSession(upstream, settings, clock=self.clock, spawn=self._spawn)
 
     def _watch(self, upstream: Upstream) -> None:
         assert self._group is not None

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fleet.config.schema import ProxyConfig, UpstreamConfig
+from fleet.config.schema import DrafterConfig, ProxyConfig, SpeculationConfig, UpstreamConfig
 from fleet.discovery.addresses import split_host_port
 from fleet.errors import ConfigError
 from fleet.proxy.access import Key
 from fleet.proxy.exchange import ProxySettings, UpstreamSettings
 from fleet.proxy.keys import parse_keys, read_keys, read_secret
+from fleet.speculation.settings import DrafterSettings, SpeculationSettings
 
 
 def settings_of(config: ProxyConfig, env: Mapping[str, str], *, control_file: str = "") -> ProxySettings:
@@ -63,18 +64,40 @@ def _keys(config: ProxyConfig, env: Mapping[str, str]) -> tuple[Key, ...]:
 
 
 def _upstream(config: UpstreamConfig, env: Mapping[str, str]) -> UpstreamSettings:
-    key = ""
-    if config.key_file:
-        key = read_secret(_path(config.key_file, env))
-    elif config.key_env:
-        key = _variable(config.key_env, env).strip()
-        if not (key.isascii() and key.isprintable() and " " not in key):
-            raise ConfigError(f"The variable {config.key_env} holds something that no HTTP header can carry as a key.",
-                              "Put the key of the server into it, and nothing else.", code="keys")
+    key = _key(config.key_file, config.key_env, env)
     return UpstreamSettings(
         name=config.name, url=config.url, backend=config.backend, models=config.models, key=key, slots=config.slots,
         weight=config.weight, let_finish=config.let_it_finish, connect_timeout=config.connect_timeout,
-        first_byte_timeout=config.first_byte_timeout, stall_timeout=config.stall_timeout, group=config.group)
+        first_byte_timeout=config.first_byte_timeout, stall_timeout=config.stall_timeout, group=config.group,
+        speculation=speculation_of(config.speculation, env))
+
+
+def speculation_of(config: SpeculationConfig | None, env: Mapping[str, str]) -> SpeculationSettings | None:
+    """What is said of speculation, with the drafters' keys. Raises ConfigError where a key cannot be read."""
+    if config is None:
+        return None
+    return SpeculationSettings(
+        config.mode, tuple(_drafter(drafter, env) for drafter in config.drafters.values()), config.ngram,
+        config.draft_length, config.stride, config.deadline, config.grace, config.grace_text, config.look_ahead,
+        config.honesty)
+
+
+def _drafter(config: DrafterConfig, env: Mapping[str, str]) -> DrafterSettings:
+    return DrafterSettings(config.name, config.url, config.backend, config.model,
+                           _key(config.key_file, config.key_env, env))
+
+
+def _key(key_file: str, key_env: str, env: Mapping[str, str]) -> str:
+    """The key of a server, "" where it wants none."""
+    if key_file:
+        return read_secret(_path(key_file, env))
+    if not key_env:
+        return ""
+    key = _variable(key_env, env).strip()
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise ConfigError(f"The variable {key_env} holds something that no HTTP header can carry as a key.",
+                          "Put the key of the server into it, and nothing else.", code="keys")
+    return key
 
 
 def _variable(name: str, env: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from fleet.proxy.exchange import BackendKind, UpstreamSettings
 from fleet.proxy.pool import MOST_IDLE, Pool, place_of
 from fleet.proxy.wire import Connection, WireError
+from fleet.speculation.spoken import Spoken
 
 BREAKER_LONGEST = 60.0      # seconds between two tries, however often it failed
 
@@ -146,7 +147,7 @@ class Upstream:
         self.removed = False
         self.requests = self.failures = self.tokens = 0      # since the start
         self.last_used = 0.0
-        self.connections: set[Connection] = set()            # of running requests
+        self.connections: set[Connection | Spoken] = set()   # of running requests
 
     def _most_idle(self) -> int:
         # Every idle connection keeps one of llama-server's few HTTP threads (at least slots + 2).

@@ -12,28 +12,33 @@ from fleet.config.experts_section import EXPERTS_KEYS
 from fleet.config.load import load
 from fleet.config.schema import (
     DiscoveryConfig,
+    DrafterConfig,
     ExpertsConfig,
     FleetConfig,
     HeadConfig,
     ModelConfig,
     NodeConfig,
     ProxyConfig,
+    SpeculationConfig,
     SshConfig,
     UpstreamConfig,
     VllmConfig,
     WorkerConfig,
 )
+from fleet.config.speculation_section import DRAFTER_KEYS, SPECULATION_KEYS
 from fleet.config.vllm_section import VLLM_KEYS
 from fleet.proxy.exchange import HoldSettings, Limits, RepairSettings
 
 EXAMPLE = Path(__file__).parents[2] / "fleet.example.yaml"
 # What a record calls otherwise than the file does, or what is not written there at all.
-WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": "", "absent": "", "spare": ""}
+WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": "", "path": "", "absent": "",
+              "spare": ""}
 KEYS = {FleetConfig: sections.ROOT_KEYS, NodeConfig: sections.NODE_KEYS, WorkerConfig: sections.WORKER_KEYS,
         VllmConfig: VLLM_KEYS, ExpertsConfig: EXPERTS_KEYS,
         HeadConfig: sections.HEAD_KEYS, ModelConfig: sections.MODEL_KEYS, DiscoveryConfig: sections.DISCOVERY_KEYS,
         SshConfig: sections.SSH_KEYS,
         ProxyConfig: proxy_section.PROXY_KEYS, UpstreamConfig: proxy_section.UPSTREAM_KEYS,
+        SpeculationConfig: SPECULATION_KEYS, DrafterConfig: DRAFTER_KEYS,
         HoldSettings: proxy_section.HOLD_KEYS, Limits: proxy_section.LIMIT_KEYS,
         RepairSettings: proxy_section.REPAIR_KEYS}
 
@@ -52,6 +57,7 @@ def written() -> dict[type, set[str]]:
     models = list(at["models"].entries.values())  # type: ignore[union-attr]
     proxy = at["proxy"]
     assert isinstance(proxy, marks.Mapping) and "# keys_env:" in EXAMPLE.read_text()
+    speculation = proxy.entries["upstreams"].entries["garage"].entries["speculation"]  # type: ignore[union-attr]
     return {
         FleetConfig: keys_of(root),
         NodeConfig: {key for node in nodes for key in keys_of(node)},
@@ -64,6 +70,8 @@ def written() -> dict[type, set[str]]:
         DiscoveryConfig: keys_of(at["discovery"]), SshConfig: keys_of(at["ssh"]),
         ProxyConfig: keys_of(proxy) | {"keys_env"},      # stands there as a comment: it excludes keys_file
         UpstreamConfig: {key for upstream in proxy.entries["upstreams"].entries.values() for key in keys_of(upstream)},
+        SpeculationConfig: keys_of(speculation),
+        DrafterConfig: {key for one in speculation.entries["drafters"].entries.values() for key in keys_of(one)},
         HoldSettings: keys_of(proxy.entries["hold"]), Limits: keys_of(proxy.entries["limits"]),
         RepairSettings: keys_of(proxy.entries["repair"]),
     }
@@ -96,6 +104,7 @@ def test_the_defaults_that_the_example_tells_are_the_schemas() -> None:
     tower, plain = config.proxy.upstreams["tower"], UpstreamConfig("tower", "")
     for name in ("weight", "let_it_finish", "connect_timeout", "first_byte_timeout", "stall_timeout"):
         assert getattr(tower, name) == getattr(plain, name)
+    assert dataclasses.replace(config.proxy.upstreams["garage"].speculation, drafters={}) == SpeculationConfig()
     assert (config.ssh.known_hosts, config.ssh.connect_timeout, config.ssh.agent) == (
         default.ssh.known_hosts, default.ssh.connect_timeout, default.ssh.agent)
     assert dataclasses.replace(config.discovery, interfaces=()) == default.discovery

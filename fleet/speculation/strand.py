@@ -1,0 +1,304 @@
+"""One answer as it grows, round by round: choose, draft, verify, give out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from fleet.proxy.exchange import ApiKind
+from fleet.proxy.wire import WireError
+from fleet.runtimes.head_answers import count, error_message, mapping, text
+from fleet.speculation.ahead import Ahead, AheadRecord
+from fleet.speculation.asking import Refused
+from fleet.speculation.choice import Choice, Mode, Round, Steering
+from fleet.speculation.drafters import Context
+from fleet.speculation.forms import Tally
+from fleet.speculation.pieces import Pieces, Text
+from fleet.speculation.race import Draft, Race
+from fleet.speculation.request import Asked
+from fleet.speculation.settings import SpeculationSettings
+from fleet.speculation.shares import Shares
+from fleet.speculation.stops import Stops
+from fleet.speculation.strided import Part, Verified, verify
+from fleet.speculation.target import Abilities, Target
+
+MOST_TOKENS = 1 << 20          # of one answer, where nothing else ends it
+BURST = 0.15                   # seconds of plain tokens that go out in one piece to a client that reads a stream
+ROUNDS_KEPT = 20
+SMOOTH = 0.2                   # weight of a new measurement in a smoothed one
+
+Emit = Callable[[str, Sequence[Mapping[str, object]]], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Bench:
+    """What all answers of one target share."""
+
+    target: Target
+    abilities: Abilities
+    pieces: Pieces
+    race: Race
+    steering: Steering
+    shares: Shares
+    settings: SpeculationSettings
+    clock: Callable[[], float]
+    first_timeout: float = 1800.0              # seconds of a prompt
+    timeout: float = 300.0                     # seconds of a round
+    ahead: AheadRecord = field(default_factory=AheadRecord)
+    rounds: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
+    watched_until: float = 0.0                 # somebody looks at the last rounds
+    token_seconds: float = 0.0                 # of a plain token, smoothed; 0 = never seen
+    round_seconds: float = 0.05                # of a verification
+
+
+class Strand:
+    """One continuation of one prompt. Errors of the target are its own: WireError."""
+
+    def __init__(self, bench: Bench, asked: Asked, context: Context, emit: Emit, *, moved: Callable[[], None]) -> None:
+        self.tally = Tally(prompt=len(context.ids))
+        self.reason = ""                       # "stop" or "length", when it has ended
+        self.written = 0
+        self._bench = bench
+        self._asked = asked
+        self._context = context
+        self._emit = emit
+        self._moved = moved
+        self._text = Text(bench.pieces)
+        self._stops = Stops(asked.stops)
+        self._ahead = Ahead(bench.ahead)
+        self._probabilities = {"n_probs": asked.probabilities} if asked.probabilities else {}
+        self._sampling = {**asked.sampling, **self._probabilities}
+        room = bench.abilities.context - len(context.ids) if bench.abilities.context else MOST_TOKENS
+        self._most = min(room, MOST_TOKENS if asked.most is None else asked.most)
+        self._since = 0.0                      # the clock at the first token
+        self._read = (0, 0.0)                  # prompt tokens that were read, and seconds; until a round has told them
+
+    @property
+    def left(self) -> int:
+        """Tokens that may still come."""
+        return self._most - self.written
+
+    async def first(self) -> None:
+        """Read the prompt and say the first token. Raises WireError and Refused."""
+        bench = self._bench
+        found = await verify(bench.target, self._context.ids, (), 1, self._sampling, pieces=bench.pieces,
+                             within=False, ascii=True, timeout=bench.first_timeout)
+        self._since = bench.clock()
+        self.tally.cached = max(0, self.tally.prompt - found.read)
+        self.tally.prompt_seconds = found.read_seconds
+        self._read = (found.read, found.read_seconds)
+        await self._take(found)
+
+    async def run(self) -> None:
+        """All the rest, to its end. Raises WireError."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                try:
+                    while not self.reason:
+                        await self._round(group)
+                finally:
+                    self._ahead.drop()
+        except* Refused as refused:
+            first = refused.exceptions[0]
+            raise WireError("dropped", f"It said: {first}", started=True) from first
+        self.tally.seconds = self._bench.clock() - self._since
+        self.tally.written = self.written
+        # Half a character at the end is told by a completion in one piece alone: a llama-server's chats and streams
+        # leave it out.
+        told = not self._asked.streaming and self._asked.kind is ApiKind.COMPLETION
+        rest = await self._text.rest() if told else ""
+        if not self._stops.found and (rest := self._stops.feed(rest) + self._stops.rest()):
+            await self._emit(rest, ())
+
+    # --- one round -----------------------------------------------------------------------------------
+
+    async def _round(self, group: asyncio.TaskGroup) -> None:
+        choice = self._bench.steering.choose(len(self._context.ids))
+        if self._text.within_character:
+            await self._verify(Choice(Mode.STRIDED, 0, 1), None, 0.0, told=False)
+        elif choice.mode is Mode.STRIDED:
+            await self._speculate(choice, group)
+        elif choice.draft_length <= 0:
+            await self._rest_plainly(choice)
+        else:
+            await self._stretch(choice)
+
+    async def _speculate(self, choice: Choice, group: asyncio.TaskGroup) -> None:
+        bench, context = self._bench, self._context
+        stride = max(1, min(choice.stride, self.left))
+        lanes = bench.shares.lanes(len(context.ids) + choice.draft_length + stride)
+        room = bench.abilities.context - len(context.ids) - stride if bench.abilities.context else choice.draft_length
+        most = min(choice.draft_length, (lanes - 1) * stride, self.left - 1, room)
+        most -= most % stride
+        begun = bench.clock()
+        draft = None
+        if most > 0:
+            draft = await self._ahead.take(most)
+            if draft is None or len(draft.ids) < stride:
+                draft = await bench.race.draft(context, most, only=choice.drafter, round_seconds=bench.round_seconds)
+        self._ahead.drop()
+        waited = bench.clock() - begun
+        if draft is not None and self._looks_ahead(draft, most):
+            ids = draft.ids[:len(draft.ids) - len(draft.ids) % stride]
+            ahead = context.ahead(ids)
+            self._ahead.begin(group, lambda: bench.race.draft(ahead, most + stride, only=draft.drafter,
+                                                              round_seconds=bench.round_seconds))
+        await self._verify(choice, draft, waited, told=True, stride=stride)
+
+    def _looks_ahead(self, draft: Draft, most: int) -> bool:
+        bench = self._bench
+        return (bench.settings.look_ahead and len(draft.ids) == most and self.left > 2 * most
+                and bench.race.named(draft.drafter).seconds > 0.002 and bench.ahead.pays())
+
+    async def _verify(self, choice: Choice, draft: Draft | None, waited: float, *, told: bool, stride: int = 1
+                      ) -> None:
+        """Ask the target, give out what it says, and tell the controller where `told`."""
+        bench, context = self._bench, self._context
+        before, begun = len(context.ids), bench.clock()
+        found = await verify(bench.target, context.ids, draft.ids if draft else (), stride, self._sampling,
+                             pieces=bench.pieces, within=self._text.within_character,
+                             ascii=draft.ascii if draft else True, timeout=bench.timeout)
+        took = bench.clock() - begun
+        self._moved()
+        drafted = draft.ids[:found.drafted] if draft else ()
+        self._ahead.settle(all_right=bool(draft) and found.accepted == len(drafted), bonus=found.bonus)
+        written = await self._take(found)
+        self.tally.drafted += found.drafted
+        self.tally.accepted += min(found.accepted, written)
+        if draft is not None and found.drafted:
+            bench.race.judged(draft.drafter, found.drafted, found.accepted)
+        if told:
+            bench.round_seconds += SMOOTH * (took - bench.round_seconds)
+            bench.steering.record(Round(
+                Mode.STRIDED, choice.draft_length, choice.stride, before, found.drafted, found.accepted, written,
+                waited, took, choice.drafter))
+            await self._show(found, draft, drafted, waited, took)
+
+    async def _show(self, found: Verified, draft: Draft | None, drafted: Sequence[int], waited: float, took: float
+                    ) -> None:
+        """Keep the round for who looks on; its tokens are asked for only while somebody does."""
+        bench, said = self._bench, found.ids
+        if bench.clock() < bench.watched_until:
+            await bench.pieces.know([*drafted, *said])
+        bench.rounds.append({
+            "mode": "strided", "drafter": draft.drafter if draft else "", "drafted": found.drafted,
+            "accepted_tokens": found.accepted, "emitted": len(said), "stride": found.stride,
+            "draft_seconds": round(waited, 4), "verify_seconds": round(took, 4),
+            "accepted": [bench.pieces.get(token) for token in drafted[:found.accepted]],
+            "rejected": [bench.pieces.get(token) for token in drafted[found.accepted:]],
+            "said": [bench.pieces.get(token) for token in said[found.accepted:]]})
+
+    async def _stretch(self, choice: Choice) -> None:
+        """Plain tokens, in pieces of a moment each for a client that reads a stream."""
+        bench = self._bench
+        before, seconds, emitted = len(self._context.ids), 0.0, 0
+        wanted = min(choice.draft_length, self.left)
+        while emitted < wanted and not self.reason:
+            burst = wanted - emitted
+            if self._asked.streaming:
+                burst = min(burst, max(1, int(BURST / bench.token_seconds)) if bench.token_seconds else 2)
+            begun = bench.clock()
+            found = await verify(bench.target, self._context.ids, (), burst, self._sampling, pieces=bench.pieces,
+                                 within=self._text.within_character, ascii=True, timeout=bench.timeout)
+            took = bench.clock() - begun
+            self._moved()
+            written = await self._take(found)
+            seconds, emitted = seconds + took, emitted + written
+            each = took / max(1, written)
+            bench.token_seconds += (SMOOTH if bench.token_seconds else 1.0) * (each - bench.token_seconds)
+        self._tell(choice.mode, choice, before, emitted, seconds)
+
+    async def _rest_plainly(self, choice: Choice) -> None:
+        """Leave the rest to the target, as a stream of its own: nothing more will be asked."""
+        bench = self._bench
+        before, begun, counted = len(self._context.ids), bench.clock(), 0
+        events = bench.target.asker.stream("/completion", {
+            **self._sampling, "prompt": self._context.ids, "n_predict": self.left, "stream": True, "stop": [],
+            "cache_prompt": True}, bench.timeout)
+        async with aclosing(events):
+            async for event in events:
+                said = mapping(event)
+                if message := error_message(said):
+                    raise WireError("dropped", f"It said: {message}", started=True)
+                self._moved()
+                counted = count(said.get("tokens_predicted")) or counted + 1
+                probabilities = said.get("completion_probabilities")
+                told = [mapping(one) for one in probabilities] if isinstance(probabilities, list) else []
+                out = self._stops.feed(text(said.get("content")))
+                if out or told:
+                    await self._emit(out, told)
+                if self._stops.found:
+                    self.reason = "stop"
+                elif said.get("stop") is True:
+                    self.reason = "stop" if said.get("stop_type") == "eos" else "length"
+                if self.reason:
+                    break
+            else:
+                raise WireError("dropped", "The target ended its answer before it was finished.", started=True)
+        self.written += counted
+        self._tell(choice.mode, choice, before, counted, bench.clock() - begun)
+
+    def _tell(self, mode: Mode, choice: Choice, before: int, emitted: int, seconds: float) -> None:
+        (read, read_seconds), self._read = self._read, (0, 0.0)
+        self._bench.steering.record(Round(
+            mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0, seconds, choice.drafter, read,
+            read_seconds))
+
+    # --- giving out ----------------------------------------------------------------------------------
+
+    async def _take(self, found: Verified) -> int:
+        """Give out the tokens of a round, as far as they may go. Returns how many went."""
+        before = self.written
+        for part in found.parts:
+            for ids, said, ended in await self._units(part):
+                await self._unit(ids, said, ended, part)
+                if self.reason:
+                    return self.written - before
+        return self.written - before
+
+    async def _units(self, part: Part) -> list[tuple[tuple[int, ...], str | None, bool]]:
+        """A part in pieces that can be counted: token by token where a stop string or the limit may lie within it."""
+        words = part.ids[:-1] if part.ended else part.ids
+        end: list[tuple[tuple[int, ...], str | None, bool]] = [(part.ids[-1:], "", True)] if part.ended else []
+        if len(words) > self.left or (self._asked.stops and len(words) > 1):
+            pieces = self._bench.pieces
+            await pieces.know(words)
+            said = [pieces.get(token) for token in words]
+            whole = part.content is not None and "".join(said) == part.content
+            if whole or len(words) > self.left or part.content is None or any(map(pieces.broken, words)):
+                return [((token,), None, False) for token in words] + end
+        return ([(words, part.content, False)] if words else []) + end
+
+    async def _unit(self, ids: tuple[int, ...], said: str | None, ended: bool, part: Part) -> None:
+        self.written += len(ids)
+        self._context.ids += ids
+        if ended:
+            self.reason = "stop"
+            return
+        text = await self._text.add(ids, said)
+        self._context.written += text
+        self._context.ascii = self._context.ascii and text.isascii()
+        out = self._stops.feed(text)
+        told = _of(ids, part.probabilities, self._bench.pieces) if self._asked.probabilities else ()
+        if out or told:
+            await self._emit(out, told)
+        if self._stops.found:
+            self.reason = "stop"
+        elif self.left <= 0:
+            self.reason = "length"
+
+
+def _of(ids: Sequence[int], probabilities: Sequence[Mapping[str, object]], pieces: Pieces
+        ) -> list[Mapping[str, object]]:
+    """What was told of these tokens. Where a token alone was asked for its text was left out: it is put back."""
+    told = []
+    for token in ids:
+        found = next((one for one in probabilities if one.get("id") == token), None)
+        if found is not None:
+            if not found.get("token") and (piece := pieces.get(token)):
+                found = {**found, "token": piece, "bytes": list(piece.encode())}
+            told.append(found)
+    return told
