@@ -1,9 +1,10 @@
-"""The node's command: seed, pull, verify and manifest, for whoever drives it over SSH.
+"""The node's command: seed, pull, verify, manifest and residency, for whoever drives it over SSH.
 
     manifest FILE...  [--piece-size N] [--facts FILE]      hash a model, write its manifest beside it
     seed FILE...                                           serve models (each with its manifest) until "stop"
     pull FOLDER --manifest PATH|URL --peer URL...          fetch a model, serving what is here already
     verify FILE [--peer URL...]                            hash everything, repair from peers
+    residency FILE... --layout JSON [--pid N]              tell what of a model's experts is in memory (residency.py)
 
 stdout: one JSON object a line (progress.py says which). stdin: one command a line, so that no secret
 and no change of mind needs a new process:
@@ -27,6 +28,7 @@ import time
 from pathlib import Path
 from typing import Callable
 
+from . import residency
 from .access import Access, read_token
 from .client import Connection, parse_peer
 from .files import read_bounded
@@ -117,6 +119,8 @@ def _arguments() -> argparse.ArgumentParser:
     verb.add_argument("file", type=Path, metavar="FILE", help="the (first) file of a model with its manifest beside it")
     _add_pulling(verb)
     verb.set_defaults(run=_verify)
+
+    residency.add_arguments(verbs.add_parser("residency", help="tell what of a model's experts is in memory"))
     return parser
 
 
