@@ -30,7 +30,8 @@ def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bo
 
         return Engine(which.config, config_path=which.path, accept_new=options.accept_new, interactive=interactive,
                       discover=looks, recorder=recorder(which.config.fleet) if record else None,
-                      tend=tend, recover=recover)
+                      tend=tend, recover=recover,
+                      inside=inside_folder())
 
     return make
 
@@ -45,3 +46,8 @@ def recorder(fleet: str) -> Recorder:
 def recordings() -> Path:
     """The folder of all recordings of this user."""
     return state_home() / "flight"
+
+
+def inside_folder() -> Path:
+    """Where headless engines on this machine leave the control files of the proxies that they run in themselves."""
+    return state_home() / "inside"

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fleet.models.header import GgufHeader
     from fleet.models.reader import Headers
     from fleet.planning.propose import Proposal, WhatIf
+    from fleet.proxies.hands import ProxyHand
     from fleet.runtimes.head_http import HeadClient
 
 
@@ -69,6 +70,9 @@ class EngineFace(Protocol):
 
     async def model_header(self, node: str, path: str) -> GgufHeader:
         """The header of a model on a node, by the path of its first file, all of its files together."""
+
+    def run_inside(self, proxy: ProxyHand, url: str) -> None:
+        """Follow a proxy that runs inside this process."""
 
     def head_client(self) -> HeadClient | None:
         """Talks to what serves; None when nothing does."""

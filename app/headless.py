@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 from app.as_json import SCHEMA, plain, to_line, to_text
 from app.changes import changes
-from app.engines import engine_maker
+from app.engines import engine_maker, inside_folder
 from app.exit_codes import ExitCode
 from app.face import EngineFace, MakeEngine
 from app.follow import exit_code
@@ -22,6 +23,7 @@ from app.session import run_to_end, watching
 from app.verbs.nodes import node_lines
 from app.verbs.status import head_judged, status_lines
 from app.which_fleet import which_fleet
+from fleet.errors import PortTaken
 from fleet.events import BringUp
 from fleet.model import Operation, OperationState, Snapshot
 from fleet.text import visible
@@ -85,6 +87,7 @@ async def _run(make_engine: MakeEngine, work: Headless, undone: list[Operation])
             from app.announcing import announced
 
             await stack.enter_async_context(announced(engine))
+        await _serve_inside(engine, stack)
         printer = _Printer(work)
         async with asyncio.TaskGroup() as group:
             asyncio.get_running_loop().add_signal_handler(
@@ -98,6 +101,25 @@ async def _run(make_engine: MakeEngine, work: Headless, undone: list[Operation])
                 printing.cancel()
                 printer.show(engine.latest)
     return code
+
+
+async def _serve_inside(engine: EngineFace, stack: AsyncExitStack) -> None:
+    """Run the proxy that fleet.yaml wants in this process. One that serves at its address already is used instead."""
+    config = engine.config
+    if not config.proxy.enabled:
+        return
+    from fleet.proxies.hands import InsideHand
+    from fleet.proxies.inside import proxy_inside
+
+    folder = inside_folder()
+    await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True, mode=0o700)
+    try:
+        proxy = await stack.enter_async_context(proxy_inside(config.proxy, os.environ, folder, config.fleet))
+    except PortTaken as error:
+        note(f"{error.what} If that is a proxy of this fleet, it goes on serving.")
+        return
+    engine.run_inside(InsideHand(proxy.proxy), proxy.url)
+    note(f"the proxy serves at {proxy.url}")
 
 
 class _Printer:

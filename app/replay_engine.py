@@ -13,6 +13,7 @@ from fleet.model import Operation, OperationState, Problem, Snapshot
 from fleet.models.header import GgufHeader
 from fleet.models.reader import Headers
 from fleet.planning.propose import Proposal, WhatIf
+from fleet.proxies.hands import ProxyHand
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.telemetry.codec import Recorded
@@ -127,6 +128,9 @@ class ReplayEngine:
     async def model_header(self, node: str, path: str) -> GgufHeader:
         """No headers: the files are not here."""
         raise OnlyARecording("the model files are not part of it")
+
+    def run_inside(self, proxy: ProxyHand, url: str) -> None:
+        """No proxy: there are no clients in what is past."""
 
     def head_client(self) -> HeadClient | None:
         """Nobody answers in a recording."""

@@ -75,7 +75,7 @@ class Engine:
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
                  clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
                  stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None,
-                 tend: bool = False, recover: bool = False) -> None:
+                 tend: bool = False, recover: bool = False, inside: Path | None = None) -> None:
         self.config = config
         self.clock = clock
         self.stalled_after = stalled_after
@@ -93,7 +93,7 @@ class Engine:
         self._desk = QuestionDesk(self.emit, clock, somebody_there=interactive)
         self._finder = Finder(config, emit=self._on_sighting, clock=clock)
         self._witness = Witness(self, self._judge)
-        self._tender = Tender(self, self._on_proxies, tells=tend)
+        self._tender = Tender(self, self._on_proxies, tells=tend, inside=inside)
         self.headers = Headers()
         self._operations = OperationDesk(self, self.emit, self.headers)
         self._started = asyncio.Event()

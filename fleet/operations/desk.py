@@ -25,12 +25,10 @@ from fleet.events import (
 from fleet.model import Operation, OperationState, Problem
 from fleet.models.reader import Headers
 from fleet.operations.bring_up import plan_bring_up
-from fleet.operations.distribute import plan_distribute
 from fleet.operations.hands import Hands, Known
 from fleet.operations.lease import FleetChanged
 from fleet.operations.plan import Plan, Runner, problem_of
 from fleet.operations.proposing import propose_now
-from fleet.operations.proxy_start import plan_start_proxy
 from fleet.operations.proxy_steps import plan_cancel
 from fleet.operations.services import plan_process, plan_service
 from fleet.operations.tear_down import plan_tear_down
@@ -134,8 +132,12 @@ class OperationDesk:
             case AdoptProcess() | EndProcess():
                 return plan_process(self._hands, command)
             case Distribute():
+                from fleet.operations.distribute import plan_distribute  # all of the swarm, likewise
+
                 return await plan_distribute(self._hands, self._known, command, number)
             case StartProxy():
+                from fleet.operations.proxy_start import plan_start_proxy  # all of the proxy: only who starts one pays
+
                 return await plan_start_proxy(self._hands, command)
             case CancelRequest():
                 return plan_cancel(self._hands, command)

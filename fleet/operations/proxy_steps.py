@@ -8,7 +8,6 @@ from fleet.model import ServiceKind
 from fleet.operations.arrangement import Arrangement
 from fleet.operations.hands import Hands
 from fleet.operations.plan import Plan, Report, Step
-from fleet.operations.proxy_start import plan_start_proxy
 from fleet.operations.proxy_way import StartWay
 from fleet.proxies.of_fleet import head_record
 from fleet.proxies.ways import way_to_head
@@ -25,6 +24,8 @@ async def proxy_steps(hands: Hands) -> tuple[Step, ...]:
     records = (record for node in hands.snapshot().nodes.values() if node.reading for record in node.reading.services)
     if any(r.kind is ServiceKind.PROXY and r.alive and r.fleet in ("", hands.config.fleet) for r in records):
         return ()
+    from fleet.operations.proxy_start import plan_start_proxy  # all of the proxy: only who starts one pays for it
+
     return (await plan_start_proxy(hands, StartProxy())).steps
 
 

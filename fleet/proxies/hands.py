@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fleet.proxy.exchange import UpstreamSettings
-from fleet.proxy.proxy import Proxy
+
+if TYPE_CHECKING:
+    from fleet.proxy.proxy import Proxy
 
 
 class ProxyHand(Protocol):

@@ -7,9 +7,11 @@ last holds until somebody tells it something else.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from fleet.config.schema import FleetConfig
@@ -18,6 +20,7 @@ from fleet.facts import head_facts
 from fleet.model import Notice, Problem, Proxy, ServiceKind, ServiceRecord, Snapshot
 from fleet.nodes.transport import Transport
 from fleet.proxies.hands import ProxyHand
+from fleet.proxies.inside import found
 from fleet.proxies.of_fleet import OfFleet, comes_back, head_record, of_fleet, under_way
 from fleet.proxies.readings import reading, wanted
 from fleet.proxy.exchange import UpstreamSettings
@@ -48,10 +51,13 @@ class Tended(Protocol):
 class Tender:
     """`look` after every reading of a node. With `tells` proxies are told what the fleet serves."""
 
-    def __init__(self, engine: Tended, on_news: Callable[[tuple[Proxy, ...]], None], *, tells: bool) -> None:
+    def __init__(self, engine: Tended, on_news: Callable[[tuple[Proxy, ...]], None], *, tells: bool,
+                 inside: Path | None = None) -> None:
+        """`inside`: the folder with control files of proxies that other engines on this machine run in themselves."""
         self._engine = engine
         self._on_news = on_news
         self._tells = tells
+        self._inside = inside
         self._proxies: dict[Place, Proxy] = {}
         self._hands: dict[Place, ProxyHand] = {}
         self._tasks: dict[Place, asyncio.Task[None]] = {}
@@ -64,9 +70,13 @@ class Tender:
         """A node was read: follow the proxies that live there, forget those that do not."""
         node = self._engine.snapshot().nodes.get(name)
         records = node.reading.services if node is not None and node.reading is not None else ()
+        if node is not None and node.local and self._inside is not None:
+            records = (*records, *found(self._inside, self._engine.config.fleet))
         alive = {(name, record.id, record.pid): record for record in records
                  if record.kind is ServiceKind.PROXY and record.alive and not record.stopping
                  and record.fleet in ("", self._engine.config.fleet)}
+        if ("", "", 0) in self._tasks:                 # our own, seen from outside
+            alive = {place: record for place, record in alive.items() if place[2] != os.getpid()}
         for place, record in alive.items():
             if place not in self._tasks:
                 self._tasks[place] = asyncio.ensure_future(self._follow_service(place, record))

@@ -133,3 +133,24 @@ async def test_the_proxy_of_a_fleet_is_started_shown_and_stopped_from_the_shell(
 async def test_who_only_looks_starts_no_proxy(tmp_path: Path):
     code, _, err = await ended(await quarterdeck("--read-only", "proxy", "start", cwd=tmp_path))
     assert code == ExitCode.USAGE and "proxy start" in err
+
+
+async def test_a_headless_engine_runs_the_proxy_inside_and_other_terminals_find_it(tmp_path: Path, upstream: str):
+    port = free_port()
+    (tmp_path / "fleet.yaml").write_text(
+        f"nodes: {{here: {{address: local, state_dir: {tmp_path}/state}}}}\n"
+        "discovery: {mdns: false, ssh_config: false, announce: false}\n"
+        f"proxy: {{enabled: true, listen: 127.0.0.1:{port}, upstreams: {{tower: {{url: {upstream}}}}}}}\n")
+    env = {"XDG_STATE_HOME": str(tmp_path / "home")}
+    headless = await quarterdeck("--no-ui", cwd=tmp_path, env=env)
+    assert headless.stderr is not None
+    assert b"the proxy serves at" in await asyncio.wait_for(headless.stderr.readline(), 30)
+    try:
+        code, out, err = await ended(await quarterdeck("proxy", "status", cwd=tmp_path, env=env))
+        assert code == ExitCode.OK and f"http://127.0.0.1:{port}" in out and "inside" in out, out + err
+        files = list((tmp_path / "home" / "quarterdeck" / "inside").iterdir())
+        assert [file.stat().st_mode & 0o777 for file in files] == [0o600]
+    finally:
+        headless.send_signal(signal.SIGTERM)
+        await ended(headless)
+    assert (await ended(await quarterdeck("proxy", "status", cwd=tmp_path, env=env)))[0] == ExitCode.NOT_THERE
