@@ -105,7 +105,7 @@ class LlamaDrafter:
         except (WireError, Refused) as error:
             if isinstance(error, Refused) and NO_TEXT in error.message:
                 return Guess(())                           # what it wrote is no text: it has nothing to say
-            if isinstance(error, WireError):
+            if isinstance(error, WireError) and not error.started:
                 self.same_vocabulary = None                # whoever comes back may be another one
             raise DraftFailed(str(error)) from error
         return Guess(tuple(ids), content.isascii())
@@ -126,7 +126,7 @@ class LlamaDrafter:
                         break
                     raise Refused(500, message)
                 if said.get("stop") is True:
-                    break
+                    continue                               # to the end, so that the connection can be used again
                 told = count(said.get("tokens_predicted"))
                 if self.same_vocabulary and told is not None and told != len(ids) + 1:
                     break                                  # parts of a character are not told one by one

@@ -7,6 +7,7 @@ it came, and `why` says why; that is never an error, for the target alone answer
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -18,6 +19,7 @@ from fleet.speculation.choice import Choice, Mode, Round, Steering
 from fleet.speculation.controller import SHAPES, Controller
 from fleet.speculation.drafters import Context, drafters_of
 from fleet.speculation.forms import Form, Tally, Written
+from fleet.speculation.honesty import HonestyMeter
 from fleet.speculation.pieces import Pieces
 from fleet.speculation.race import Race, Runner
 from fleet.speculation.request import Asked, read_request
@@ -29,6 +31,7 @@ from fleet.speculation.target import Abilities, Target
 
 LOOK_AGAIN = 60.0          # seconds for which what a target said of itself is believed
 LOOK_AFTER_TROUBLE = 5.0   # seconds until a target that could not be asked is asked again
+MOST_WAITS, WAIT = 240, 0.5   # looks for a moment in which nobody asks, and seconds between them
 WATCHED = 5.0              # seconds after somebody has looked at the state
 RACE = "all"               # what the controller knows several drafting servers as: they race each time
 STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
@@ -78,6 +81,7 @@ class TargetSession:
         self._looked_at = 0.0
         self._looked_like: tuple[object, ...] = ()
         self._look = asyncio.Lock()
+        self.honesty = HonestyMeter(settings.honesty, clock=clock, random=random.random)
         self._answering = 0                  # requests
         self._answered = self._passed = 0
 
@@ -207,6 +211,29 @@ class TargetSession:
             bench.shares.streams -= len(strands)
             self._answering -= 1
         self._answered += 1
+        self._check(bench, asked, context, strands)
+
+    def _check(self, bench: Bench, asked: Asked, context: Context, strands: Sequence[Strand]) -> None:
+        """Some answers are asked for again, plainly, when nobody else asks for anything."""
+        strand = strands[0]
+        if len(strands) == 1 and len(strand.ids) == strand.written and self.honesty.sample(
+                temperature=0.0 if asked.greedy else 1.0, drafted=strand.tally.drafted, written=strand.written):
+            self._spawn(self._ask_again(bench, asked, context.ids, strand.ids))
+
+    async def _ask_again(self, bench: Bench, asked: Asked, prompt: Sequence[int], said: Sequence[int]) -> None:
+        for _ in range(MOST_WAITS):
+            if not self._upstream.running:
+                break
+            await asyncio.sleep(WAIT)
+        else:
+            self.honesty.gave_up()
+            return
+        try:
+            found = await self._target.after([prompt], len(said), asked.sampling, timeout=bench.timeout)
+        except (WireError, Refused):
+            self.honesty.gave_up()
+            return
+        self.honesty.compare(said, found[0].tokens)
 
     async def _write(self, strands: Sequence[Strand], written: Sequence[Written], asked: Asked, form: Form,
                      spoken: Spoken) -> None:
@@ -257,6 +284,7 @@ class TargetSession:
         if self.why:
             said["reason"] = self.why
         said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"), "rounds": list(bench.rounds),
+                 "honesty": self.honesty.state(quantised=bench.abilities.quantised),
                  "look_ahead": round(bench.ahead.rate, 3), "slots": bench.abilities.slots,
                  "context": bench.abilities.context, "build": bench.abilities.build}
         return said

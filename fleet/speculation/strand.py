@@ -77,6 +77,11 @@ class Strand:
         self._read = (0, 0.0)                  # prompt tokens that were read, and seconds; until a round has told them
 
     @property
+    def ids(self) -> list[int]:
+        """The tokens that were written, as far as they are known."""
+        return self._context.ids[self.tally.prompt:]
+
+    @property
     def left(self) -> int:
         """Tokens that may still come."""
         return self._most - self.written

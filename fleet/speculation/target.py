@@ -32,6 +32,7 @@ class Abilities:
     template: str = ""                     # of chats
     speculates: bool = False               # by itself, inside
     model: str = ""
+    quantised: bool | None = None          # its weights; None = not told
     fingerprint: tuple[object, ...] = ()   # of its vocabulary: equal ones are the same for what is drafted
 
 
@@ -65,9 +66,11 @@ class Target:
         speculates = kinds not in ("", "none")
         if with_slots and not kinds:
             speculates = await self._slots_speculate()
-        return Abilities(told.slots or 1, told.context or 0, count(mapping(entry.get("meta")).get("n_vocab")) or 0,
-                         told.build_info, told.chat_template, speculates, text(entry.get("id")),
-                         await self._fingerprint(count(mapping(entry.get("meta")).get("n_vocab")) or 0))
+        vocabulary = count(mapping(entry.get("meta")).get("n_vocab")) or 0
+        weights = text(mapping(props).get("model_ftype"))
+        return Abilities(told.slots or 1, told.context or 0, vocabulary, told.build_info, told.chat_template,
+                         speculates, text(entry.get("id")), "F32" not in weights if weights else None,
+                         await self._fingerprint(vocabulary))
 
     async def _slots_speculate(self) -> bool:
         try:
