@@ -69,12 +69,14 @@ class App:
         query = query if isinstance(query, bytes) else b""
         target = raw + b"?" + query if query else raw
         settings = self._settings
-        problem = check_head(method, target, headers, settings.limits) or check_site(
-            headers, listen=settings.host, origins=settings.cors_origins, names=self._names)
+        ambiguous = check_head(method, target, headers, settings.limits)
+        problem = ambiguous or check_site(headers, listen=settings.host, origins=settings.cors_origins,
+                                          names=self._names)
         origin = next((value for name, value in headers if name == b"origin"), b"") if settings.cors_origins else b""
         cors = cors_headers(origin, settings.cors_origins) if origin else []
         if problem is not None:
-            await _refuse(send, problem, path, cors)
+            # Where a head can be read in two ways, what follows it is somebody's guess: nothing more is read there.
+            await _refuse(send, problem, path, cors, close=ambiguous is not None)
         elif path.startswith(BASE):
             await self._control(scope, method, path, query, headers, receive, send)
         elif method == "OPTIONS" and cors:
@@ -331,9 +333,9 @@ async def _whole(send: Send, status: int, body: bytes, headers: Headers) -> None
     await send({"type": "http.response.body", "body": body})
 
 
-async def _refuse(send: Send, problem: Problem, path: str, cors: Headers) -> None:
+async def _refuse(send: Send, problem: Problem, path: str, cors: Headers, *, close: bool = False) -> None:
     headers = [*error_headers(problem), *cors]
-    if problem.status in (408, 413, 431):
+    if close or problem.status in (408, 413, 431):
         headers.append((b"connection", b"close"))       # the rest of the request is not read
     await _whole(send, problem.status, error_body(problem, path), headers)
 

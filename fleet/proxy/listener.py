@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import errno
 import importlib.util
+import re
 import socket
 from collections.abc import Awaitable, Callable, Generator
 from typing import cast
@@ -21,6 +22,7 @@ from fleet.proxy.exchange import Limits
 
 BACKLOG = 2048
 CLOSE_SECONDS = 5.0            # for a client to take the last of an answer
+_UPGRADE = re.compile(rb"\r\nupgrade[ \t]*:", re.IGNORECASE)
 KEEP_ALIVE = 75.0              # seconds; longer than the pause of a chat client between two turns is worth a connection
 
 
@@ -105,6 +107,34 @@ class HeadLimits:
             transport.close()
 
 
+class PlainHttp:
+    """For uvicorn's httptools protocol: what its parser would read in another way than h11 and everybody else.
+
+    A request that offers another protocol (Java's clients offer h2c with every one) may be answered as if it did not;
+    llhttp takes its body for that protocol, so that it is lost, or is read as the next request. And a target that is a
+    whole URL is cut down to its path, so that nobody sees that it named another host.
+    """
+
+    def data_received(self, data: bytes) -> None:
+        cycle = self.cycle                              # type: ignore[attr-defined]
+        if (cycle is None or cycle.response_complete) and (end := data.find(b"\r\n\r\n")) >= 0 \
+                and (offer := _UPGRADE.search(data, 0, end)):
+            # The name that goes nowhere: see `outgoing`.
+            data = data[:offer.start()] + b"\r\nproxy-upgrade:" + data[offer.end():]
+        super().data_received(data)                     # type: ignore[misc]
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()                   # type: ignore[misc]
+        if not self.url.startswith(b"/"):               # type: ignore[attr-defined]
+            self.scope["raw_path"] = self.url           # type: ignore[attr-defined]
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer that was not seen before, cut in two on its way: what follows is not read."""
+        if self.cycle is not None:                      # type: ignore[attr-defined]
+            self.cycle.keep_alive = False               # type: ignore[attr-defined]
+        self.transport.pause_reading()                  # type: ignore[attr-defined]
+
+
 class BoundedH11(HeadLimits, H11Protocol):
     """Where httptools is not installed."""
 
@@ -115,7 +145,7 @@ def protocol(limits: Limits) -> type[asyncio.Protocol]:
     if importlib.util.find_spec("httptools") is not None:
         from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-        kind = type("BoundedHttpTools", (HeadLimits, HttpToolsProtocol), {})
+        kind = type("BoundedHttpTools", (HeadLimits, PlainHttp, HttpToolsProtocol), {})
     limited = type(kind.__name__, (kind,), {"head_limit": limits.head, "head_timeout": limits.head_timeout,
                                             "connection_limit": limits.connections})
     return cast(type[asyncio.Protocol], limited)

@@ -18,6 +18,7 @@ from fleet.proxy.exchange import Headers
 HEAD_LIMIT = 64 * 1024          # bytes of a status line and headers
 CHUNK_LINE_LIMIT = 256          # bytes of a chunk's length and its extensions
 TRAILER_LIMIT = 16 * 1024
+MOST_INTERIM = 32               # answers of 1xx before the one that counts
 BUFFERED = 256 * 1024           # bytes that wait for the client until reading stops
 _DIGITS = frozenset(b"0123456789")
 _HEX = frozenset(b"0123456789abcdefABCDEF")
@@ -65,6 +66,7 @@ class Connection(asyncio.Protocol):
         self._writable: asyncio.Future[None] | None = None
         self._problem: WireError | None = None
         self._head: Head | None = None
+        self._interim = 0                # answers that only announce another one
         self._method = ""
         self._left = 0                   # bytes of the chunk or body that are still to come
         self._state = "idle"             # idle, head, length, size, chunk, chunk-end, trailer, eof, done
@@ -115,7 +117,7 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         self.requests += 1
         self.moved_at = self._loop.time()
-        self._state, self._head, self._method = "head", None, method
+        self._state, self._head, self._method, self._interim = "head", None, method, 0
         self._parts.clear()
         self._size = 0
         if len(body) <= 64 * 1024:
@@ -269,6 +271,9 @@ class Connection(asyncio.Protocol):
         if 100 <= head.status < 200:
             if head.status == 101:
                 raise WireError("garbage", "The upstream switched to a protocol that nobody asked for.")
+            self._interim += 1
+            if self._interim > MOST_INTERIM:
+                raise WireError("garbage", "The upstream announced an answer again and again.")
             return True
         self._head = head
         if head.chunked:
