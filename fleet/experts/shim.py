@@ -32,7 +32,7 @@ _WHY = {
     "static": ("{detail} is linked statically, or starts another program: nothing can stand between its parts.",
                "Use a llama.cpp with shared libraries, as its releases have them."),
     "compiler": ("{node} has no C compiler (cc, gcc or clang).",
-                 "Install gcc or clang there; or let a machine of the same kind build it first."),
+                 "Install gcc or clang there; or here, where this machine is of the same kind."),
     "build": ("The compiler of {node} does not build the shim: {detail}.", "Install its C library's headers there."),
     "loader": ("The loader of {node} does not take the shim: {detail}.",
                "It was built for another kind of machine or C library, or the state folder's disk is mounted noexec."),
@@ -87,7 +87,8 @@ async def prepare(transport: Transport, state_dir: str = "", *, program: str = "
     Args:
         state_dir: the node's state folder as fleet.yaml has it, "" = the usual one.
         program: path of its llama-server there, to see that it can be preloaded into; "" = not looked at.
-        others: nodes that may have it, or build it, where this one has no compiler.
+        others: trusted machines that may have it, or build it, where this one has no compiler: what they hand out
+            runs on this one.
 
     Raises:
         FleetError: the node does not answer.

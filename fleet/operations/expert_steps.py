@@ -46,7 +46,10 @@ def steps_before(hands: Hands, node: str, streaming: Streaming) -> list[Step]:
 
 
 class HaveShim(Step):
-    """Build the shim there, or copy it from a node of the same kind; without it the head runs all the same."""
+    """Build the shim there, or here for a node of the same kind; without it the head runs all the same.
+
+    Here alone: a library that another node handed out would run on this one with all of its rights.
+    """
 
     def __init__(self, hands: Hands, node: str, streaming: Streaming) -> None:
         self.title = f"Have the expert shim on {node}"
@@ -56,7 +59,7 @@ class HaveShim(Step):
     async def do(self, report: Report) -> None:
         hands, node = self._hands, node_of(self._hands, self.node)
         arch = node.reading.arch if node.reading else ""
-        alike = [other.name for other in hands.snapshot().nodes.values() if other.name != node.name
+        alike = [other.name for other in hands.snapshot().nodes.values() if other.local and other.name != node.name
                  and other.state is NodeState.UP and other.reading and arch and other.reading.arch == arch]
         program = self._streaming.program
         found = await prepare(hands.transport(self.node), node_config(hands.config, node).state_dir, program=program,

@@ -125,6 +125,17 @@ def _list_hint(config: FleetConfig, files: Sequence[tuple[Node, ModelFile]]) -> 
 # The head
 
 
+def refuse_streamed(model: ModelConfig) -> None:
+    """Refuse to split a model whose experts are read from disk.
+
+    Raises:
+        PlanRefused: it is one.
+    """
+    if model.experts is not None:
+        raise PlanRefused(f"{model.name} is read from disk inside a budget of memory, on one machine: there is nothing "
+                          "to split.", f"`quarterdeck up --dry-run {model.name}` shows its plan.", code="experts")
+
+
 def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) -> tuple[Node, str]:
     if model.head in config.absent:
         raise PlanRefused(f"{model.name} is to have its head on {model.head}, which takes no part now.",

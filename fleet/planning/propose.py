@@ -10,7 +10,7 @@ from fleet.model import Link, Problem, Snapshot
 from fleet.models.gguf import GgufHeader
 from fleet.models.memory import KV_TYPES
 from fleet.planning import explain, suggest
-from fleet.planning.choose import Choice, choose, find_model, node_config
+from fleet.planning.choose import Choice, choose, find_model, node_config, refuse_streamed
 from fleet.planning.decide import decide
 from fleet.planning.judged import verdicts_of
 from fleet.planning.ladder import Mode, Rung, Short, Wish
@@ -130,6 +130,7 @@ def propose(snapshot: Snapshot, config: FleetConfig, header: GgufHeader, wanted:
     what_if = what_if or WhatIf()
     config, name = what_if_config(snapshot, config, wanted, what_if)
     choice = choose(snapshot, config, name)
+    refuse_streamed(choice.model)
     wish = wish_of(choice.model, node_config(config, choice.head), mode=what_if.mode)
     rooms = rooms_expected(snapshot, config, choice, header, without=what_if.without)
     empty = Proposal(choice.model.name, choice.model.file, choice.head.name, wish.mode, fits=False,

@@ -38,6 +38,7 @@ from fleet.experts.layout import layout_of
 from fleet.models.gguf import GgufHeader, read_header
 from fleet.models.memory import Ask
 from fleet.nodes.local import LocalTransport
+from fleet.planning.choose import refuse_streamed
 from fleet.runtimes.binaries import Flags
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -293,3 +294,9 @@ def test_a_budget_that_cannot_be_is_told_with_its_line(text: str, said: str):
     with pytest.raises(ConfigError) as caught:
         parse(f"nodes: {{n: {{}}}}\nmodels:\n  m: {{file: a.gguf, {text}}}\n")
     assert said in str(caught.value) and "3" in str(caught.value)
+
+
+def test_such_a_model_is_not_split():
+    model = parse("models: {m: {file: /a.gguf, experts: {budget: 12GiB}}}").models["m"]
+    with pytest.raises(PlanRefused, match=r"nothing to split.*up --dry-run m"):
+        refuse_streamed(model)
