@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from fleet.speculation.choice import Mode, Round
 
-WINDOW = 9                 # rounds that are remembered: the median of three tells a change, the rest what it was before
+WINDOW = 9                 # rounds that are remembered: the last tell a change, the others what it was before
 KNOWN = 2                  # rounds after which an arm's own times count for more than the model's
 LASTS = 300                # rounds after which they are too old
-OLDER, NEWER = 4, 3        # rounds that are held against each other
-SHIFT = 1.35               # times as long, or as short, is a change and no noise
+OLDER, NEWER = 5, 4        # rounds that are held against each other
+SHIFT = 1.5                # times as long, or as short, is a change and no noise
 OUTLIER = 4                # rounds from which on the slowest is left out: a new shape of a batch, a busy moment
 
 
@@ -63,8 +63,8 @@ class ArmRecord:
 
     @staticmethod
     def _pace(entry: tuple[float, float, int], mode: Mode) -> float:
-        """Seconds of a round; of a stretch those of a token, since stretches are of any length."""
-        seconds = entry[0] + entry[1]
+        """Seconds of a verification: drafts that were ready in time come and go. Of a stretch those of a token."""
+        seconds = entry[0]
         return seconds / max(1, entry[2]) if mode in (Mode.PLAIN, Mode.NATIVE) else seconds
 
     def forget(self) -> None:

@@ -36,6 +36,7 @@ FIRST_STRETCH = 12             # tokens to know the target alone by
 TASTE = 4                      # tokens of native drafting to see what it is like
 PROBE = 6                      # tokens to know it again, while speculation wins
 STRETCH = 32                   # tokens between two questions while it is off
+SELDOM = 40                    # rounds between two of those at least, whatever seems to have changed
 RENEW = 300                    # rounds after which the target alone is measured again
 BETTER = 1.03                  # another arm has to be better by this
 WINS = 1.03                    # a draft has to beat the target alone by this to be begun, and by less to go on
@@ -337,7 +338,8 @@ class Controller:
                 if other != arm:
                     known.forget()
             self._cost.forget(0.1)
-            self._plain.stale()
+            if self._number - self._plain.at > SELDOM:
+                self._plain.stale()
 
     def _everything_changed(self, *, but_plain: bool = False) -> None:
         for record in self._arms.values():

@@ -1,0 +1,405 @@
+"""Tokens a second with drafts over without, by the delay of the target's workers and by the way it is done.
+
+    python tests/bench/speculation.py [--quick] [--json] [--delays 0,5,20,50,100] [--draft coarse|short]
+                                      [--tightwad-python PATH] [--only lab|standin] [--tokens N] [--rounds N]
+
+(a) In the lab (root, see CONTRIBUTING.md): a real llama-server and gemma-3-270m, split over two RPC workers that are so
+far away, each with one thread; the draft model on another node, without a delay. Each way has a head and workers of its
+own with the flags that it is best with (`-fa off`, no checkpoints, the output matrix on the head), all are up at once
+and are asked in turns, prompt by prompt; every figure is of real answers, prompts and trials included:
+
+  plain     the head alone, asked directly
+  native    the head with the draft model inside, on its own processor
+  strided   the proxy, strided rounds of one fixed shape throughout
+  auto      what Quarterdeck does: native where `fleet.planning.drafting` expects it to pay by what was measured of
+            speeds and links, else the proxy with its controller, which begins anew at each delay
+  n-gram    the proxy with its controller and no model, on texts that repeat themselves (over plain on the same)
+  tightwad  its proxy (0.5.4), where a Python that has it is named
+
+Passes are counted by `n_decode_total`. (b) A stand-in for a target on a GPU, which is a timer that speaks the protocol
+(standin.py): 50 ms a pass, a draft of 5 ms a token that agrees in 80%. It proves what the machine's two cores cannot
+show, and nothing about llama.cpp.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import servers as lab_servers
+from draft_models import coarse, shorter
+from hosts import Load, machine
+from servers import Servers, servers
+
+from fleet.planning.drafting import native_drafting
+from fleet.proxy.exchange import ProxySettings, UpstreamSettings
+from fleet.proxy.serve import Running, running
+from fleet.speculation.choice import Choice, Mode
+from fleet.speculation.session import Always
+from fleet.speculation.settings import DrafterSettings, SpeculationSettings
+
+WIRE = ("-cram", "0", "-ctxcp", "0", "--swa-full", "-ot", r"^token_embd\.weight$=CPU", "-fa", "off", "--metrics",
+        "--slots")
+STRIDED = ("-np", "9", "-kvu", "--no-cache-idle-slots")
+FIXED = Choice(Mode.STRIDED, 4, 1, "", "It is fixed.")
+WORKERS = 2
+DRAFT = "draft.gguf"
+DRAFT_PORT = 8290
+PROMPTS = (
+    "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,",
+    "The months of the year are January, February, March,",
+    "The alphabet: A, B, C, D, E, F,",
+    "The states of the USA in alphabetical order are: Alabama, Alaska, Arizona,",
+    "The days of the week are Monday, Tuesday,",
+    "The multiplication table of seven: 7 x 1 = 7, 7 x 2 = 14, 7 x 3 = 21,",
+)
+REPEATED = ("The cat sat on the mat and looked at the dog. ", "One potato, two potato, three potato, four. ",
+            "Row, row, row your boat, gently down the stream. ")
+
+
+@dataclass
+class Tally:
+    """What one way wrote, and in what time."""
+
+    tokens: int = 0
+    seconds: float = 0.0
+    passes: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    requests: list[float] = field(default_factory=list)       # tokens a second of each
+
+    @property
+    def speed(self) -> float:
+        """Tokens a second over all requests."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+
+def post(url: str, body: dict, timeout: float = 300) -> dict:
+    """The JSON that answers it."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as answer:
+        return json.load(answer)
+
+
+def passes(url: str) -> int:
+    """Decode passes of a head so far."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        line = next(line for line in answer.read().decode().splitlines() if line.startswith("llamacpp:n_decode_total "))
+    return int(float(line.split()[1]))
+
+
+def ask(url: str, head: str, prompt: str, tokens: int, tally: Tally) -> None:
+    """One completion, counted by the target's own tokenizer."""
+    before, begun = passes(head), time.monotonic()
+    said = post(f"{url}/v1/completions", {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "model": "any"})
+    seconds = time.monotonic() - begun
+    # tightwad's own count is one of words.
+    written = len(post(f"{head}/tokenize", {"content": said["choices"][0]["text"], "add_special": False})["tokens"])
+    told = said.get("usage", {}).get("completion_tokens", written)
+    written = told if abs(told - written) <= 2 else written
+    timings = said.get("timings") or {}
+    tally.tokens += written
+    tally.seconds += seconds
+    tally.passes += passes(head) - before
+    tally.drafted += timings.get("draft_n") or 0
+    tally.accepted += timings.get("draft_n_accepted") or 0
+    tally.requests.append(written / seconds)
+
+
+@asynccontextmanager
+async def proxy(target: str, drafter: str = "", *, fixed: Choice | None = None, ngram: bool = False
+                ) -> AsyncIterator[str]:
+    """Our proxy in front of a target, with a controller that knows nothing yet; gives its URL."""
+    drafters = (DrafterSettings("draft", drafter),) if drafter else ()
+    upstream = UpstreamSettings("head", target, speculation=SpeculationSettings(
+        drafters=drafters, ngram=ngram, deadline=10.0, honesty=0.0))
+    async with running(ProxySettings(port=0, upstreams=(upstream,), probe_interval=1.0)) as made:
+        if fixed is not None:
+            session = next(iter(made.proxy.sessions.values()))
+            session._steer = lambda abilities, names: Always(fixed)      # one shape, whatever it gives
+        async with asyncio.timeout(60):
+            await _ready(made)
+        yield made.url
+
+
+async def _ready(made: Running) -> None:
+    """Wait until its probes have found the target."""
+    while made.proxy.routes.upstreams["head"].health.state != "ready":      # noqa: ASYNC110  it tells of no event
+        await asyncio.sleep(0.05)
+
+
+@contextmanager
+def tightwad(python: str, target: str, drafter: str) -> Iterator[str]:
+    """Its proxy in front of the same two."""
+    with tempfile.TemporaryDirectory() as home, socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+        probe.close()
+        # Its own command starts a process and leaves; this is what that process runs.
+        run = ("import uvicorn\nfrom tightwad.config import load_proxy_from_env\n"
+               "from tightwad.proxy import create_app\n"
+               "config = load_proxy_from_env()\n"
+               "uvicorn.run(create_app(config), host=config.host, port=config.port, log_level='critical')\n")
+        env = {**os.environ, "HOME": home, "TIGHTWAD_HOST": "127.0.0.1", "TIGHTWAD_PORT": str(port),
+               "TIGHTWAD_DRAFT_URL": drafter, "TIGHTWAD_DRAFT_BACKEND": "llamacpp", "TIGHTWAD_TARGET_URL": target,
+               "TIGHTWAD_TARGET_BACKEND": "llamacpp", "TIGHTWAD_MAX_DRAFT_TOKENS": "8"}
+        process = subprocess.Popen([python, "-c", run], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(150):
+                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=2):
+                    break
+                time.sleep(0.1)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def in_turns(ways: dict[str, Callable[[str], None]], prompts: list[str]) -> None:
+    """Every prompt to every way, one after another; the order turns, so that a busy moment hits all."""
+    names = list(ways)
+    for number, prompt in enumerate(prompts):
+        for name in names[number % len(names):] + names[:number % len(names)]:
+            await asyncio.to_thread(ways[name], prompt)
+
+
+# ---- (a) the lab ----------------------------------------------------------------------------------------------------
+
+
+class Lab:
+    """Heads that are up, and what is asked of them."""
+
+    def __init__(self, made: Servers, heads: dict[str, str], drafter: str, options: argparse.Namespace) -> None:
+        self.made, self.heads, self.drafter, self.options = made, heads, drafter, options
+        self.rows: list[dict] = []
+
+    def delay(self, milliseconds: float) -> None:
+        """Of what the workers send; the draft's node has none."""
+        from fleetlab import lab
+
+        for node in self.made.nodes[1:WORKERS + 1]:
+            lab.link(node, milliseconds)
+        time.sleep(0.4)
+
+    def expected(self, delay: float) -> tuple[bool, str]:
+        """What the planner makes of it: native, and why."""
+        plain = _token_seconds(self.heads["plain"])
+        network = WORKERS * delay / 1000
+        drafting = native_drafting(plain, network, _token_seconds(self.drafter))
+        return drafting.pays, drafting.reason
+
+    async def measure(self, delay: float) -> None:
+        """All rows of one delay."""
+        self.delay(delay)
+        options, tokens = self.options, self.options.tokens
+        prompts = list(PROMPTS[:3 if options.quick else len(PROMPTS)]) * options.rounds
+        native, reason = await asyncio.to_thread(self.expected, delay)
+        tallies = {name: Tally() for name in ("plain", "native", "strided", "auto", "tightwad")}
+        with Load() as load:
+            ours = self.made.processor() + time.process_time()
+            async with AsyncExitStack() as stack:
+                strided, head = self.heads["strided"], self.heads
+                fixed = await stack.enter_async_context(proxy(strided, self.drafter, fixed=FIXED))
+                auto = (await stack.enter_async_context(proxy(head["native"] if native else strided, self.drafter)))
+                at = {"plain": (head["plain"], head["plain"]), "native": (head["native"], head["native"]),
+                      "strided": (fixed, strided), "auto": (auto, head["native"] if native else strided)}
+                if options.tightwad_python:
+                    other = stack.enter_context(tightwad(options.tightwad_python, head["plain"], self.drafter))
+                    at["tightwad"] = (other, head["plain"])
+                if options.quick and delay not in (0, 50):
+                    at = {name: at[name] for name in ("plain", "auto")}
+
+                def way(name: str) -> Callable[[str], None]:
+                    few = min(tokens, 24) if name == "tightwad" and options.quick else tokens
+                    return lambda prompt: ask(*at[name], prompt, few, tallies[name])
+
+                await in_turns({name: way(name) for name in at}, prompts)
+            repeated = await self.repeating(delay)
+            ours = self.made.processor() + time.process_time() - ours
+        plain = tallies["plain"].speed
+        for name, tally in tallies.items():
+            if tally.tokens:
+                self.rows.append(_row(delay, name, tally, plain, load.foreign(ours)))
+        for row in self.rows:
+            if row["delay_ms"] == delay and row["way"] == "auto":
+                row["took"] = "native" if native else "controller"
+                row["why"] = reason
+        self.rows += [row | {"foreign": round(load.foreign(ours), 2)} for row in repeated]
+
+    async def repeating(self, delay: float) -> list[dict]:
+        """Texts that repeat themselves, drafted by n-grams."""
+        if self.options.quick and delay != 50:
+            return []
+        plain, drafted = Tally(), Tally()
+        head, alone = self.heads["strided"], self.heads["plain"]
+        async with proxy(head, ngram=True) as url:
+            await in_turns({
+                "plain": lambda prompt: ask(alone, alone, prompt, self.options.tokens, plain),
+                "n-gram": lambda prompt: ask(url, head, prompt, self.options.tokens, drafted),
+            }, [text * 4 for text in REPEATED[:2 if self.options.quick else len(REPEATED)]] * self.options.rounds)
+        return [_row(delay, "n-gram", drafted, plain.speed, 0.0)]
+
+
+def _token_seconds(url: str) -> float:
+    """Seconds of a token of a server asked directly, behind its first."""
+    said = post(f"{url}/completion", {"prompt": "A short test of", "n_predict": 9, "temperature": 0,
+                                      "ignore_eos": True})["timings"]
+    return said["predicted_ms"] / 1000 / max(1, said["predicted_n"] - 1)
+
+
+def _row(delay: float, name: str, tally: Tally, plain: float, foreign: float) -> dict:
+    return {"delay_ms": delay, "way": name, "tokens_per_second": round(tally.speed, 2),
+            "over_plain": round(tally.speed / plain, 3) if plain else None,
+            "tokens_a_pass": round(tally.tokens / max(1, tally.passes), 2), "tokens": tally.tokens,
+            "acceptance": round(tally.accepted / tally.drafted, 2) if tally.drafted else None,
+            "spread": round(statistics.pstdev(tally.requests) / statistics.mean(tally.requests), 2)
+            if len(tally.requests) > 1 else 0.0, "foreign": round(foreign, 2)}
+
+
+def in_lab(options: argparse.Namespace) -> list[dict]:
+    """Part (a)."""
+    lab_servers.CONTEXT = 4096
+    with servers(WORKERS + 1) as made, ExitStack() as stack:
+        draft = made.model_here.with_name(DRAFT)
+        if options.draft == "coarse":
+            coarse(made.model_here, draft)
+        else:
+            shorter(made.model_here, draft, {17})
+        there = f"{Path(made.model).parent}/{DRAFT}"
+        inside = ("-np", "1", "-md", there, "--spec-type", "draft-simple", "--spec-draft-n-max", "4",
+                  "--spec-draft-device", "none")
+        flags = {"plain": (*WIRE, "-np", "1"), "native": (*WIRE, *inside), "strided": (*WIRE, *STRIDED)}
+        node = made.nodes[WORKERS + 1]
+        stack.enter_context(made.process(
+            node, "llama-server", "-m", there, "--host", node["addr"], "--port", str(DRAFT_PORT), "-c", "4096", "-np",
+            "2", "-t", "1", "-ngl", "0", "-cram", "0", "-ctxcp", "0", "--swa-full", "--fit", "off", "-lv", "2"))
+        heads = {name: f"http://{stack.enter_context(made.fleet(number, WORKERS, one))}"
+                 for number, (name, one) in enumerate(flags.items())}
+        drafter = f"{node['addr']}:{DRAFT_PORT}"
+        lab_servers._wait_for_health(drafter)
+        bench = Lab(made, heads, f"http://{drafter}", options)
+        for url in (*heads.values(), bench.drafter):
+            post(f"{url}/completion", {"prompt": "Warm up with this.", "n_predict": 8})
+        for delay in options.delays:
+            asyncio.run(bench.measure(delay))
+            if not options.json:
+                show([row for row in bench.rows if row["delay_ms"] == delay])
+        bench.delay(0)
+        return bench.rows
+
+
+# ---- (b) the stand-in -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standing_in(*flags: str) -> Iterator[str]:
+    """A stand-in; gives its URL."""
+    process = subprocess.Popen([sys.executable, str(Path(__file__).with_name("standin.py")), *flags],
+                               stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def in_stead(options: argparse.Namespace) -> dict:
+    """Part (b)."""
+    tallies = {name: Tally() for name in ("plain", "auto", "tightwad")}
+    with standing_in("--pass-ms", "50") as target, \
+            standing_in("--pass-ms", "5", "--agree", "0.8", "--draft", "--slots", "4") as drafter, ExitStack() as stack:
+        async with proxy(target, drafter) as ours:
+            at = {"plain": target, "auto": ours}
+            if options.tightwad_python:
+                at["tightwad"] = stack.enter_context(tightwad(options.tightwad_python, target, drafter))
+
+            def way(name: str, tokens: int) -> Callable[[str], None]:
+                return lambda prompt: ask(at[name], target, prompt, tokens, tallies[name])
+
+            counts = {"plain": 64, "auto": 200 if options.quick else 400, "tightwad": 64}
+            await in_turns({name: way(name, counts[name]) for name in at},
+                           [f"tell me story {number}" for number in range(2 if options.quick else 6)])
+    plain = tallies["plain"].speed
+    return {name: _row(0, name, tally, plain, 0.0) for name, tally in tallies.items() if tally.tokens}
+
+
+# ---- figures --------------------------------------------------------------------------------------------------------
+
+
+def summary(rows: list[dict], stand: dict) -> dict:
+    """The figures by which one run is held against another."""
+    def over(way: str, delay: float | None = None) -> list[float]:
+        return [row["over_plain"] for row in rows if row["way"] == way and delay in (None, row["delay_ms"])]
+
+    found: dict = {"auto_over_plain_min": min(over("auto"), default=None)}
+    for delay in sorted({row["delay_ms"] for row in rows}):
+        found[f"auto_over_plain_{delay:g}ms"] = next(iter(over("auto", delay)), None)
+        best = max((row["over_plain"] for row in rows if row["delay_ms"] == delay
+                    and row["way"] in ("plain", "native", "strided")), default=None)
+        auto = next(iter(over("auto", delay)), 0)
+        found[f"auto_over_best_fixed_{delay:g}ms"] = round(auto / best, 3) if best else None
+    found["ngram_over_plain_50ms"] = next(iter(over("n-gram", 50)), None)
+    found["tightwad_over_plain_lab_50ms"] = next(iter(over("tightwad", 50)), None)
+    found["standin_over_plain"] = stand.get("auto", {}).get("over_plain")
+    found["tightwad_over_plain"] = stand.get("tightwad", {}).get("over_plain")
+    return found
+
+
+def show(rows: list[dict]) -> None:
+    """A table for people."""
+    for row in rows:
+        accepted = f"{row['acceptance']:.0%} of the head's drafts right" if row["acceptance"] is not None else ""
+        print(f"{row['delay_ms']:5g} ms  {row['way']:9} {row['tokens_per_second']:7.1f} tok/s  "
+              f"{row['over_plain']:5.2f}x {row['tokens_a_pass']:5.2f} tokens/pass  spread {row['spread']:4.0%}  "
+              f"others {row['foreign']:4.0%}  {row.get('took', '')} {accepted}".rstrip(), flush=True)
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="0 and 50 ms, few tokens: under a minute")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--delays", default="")
+    parser.add_argument("--draft", choices=("coarse", "short"), default="coarse", help="Q2_K, or 17 of 18 layers")
+    parser.add_argument("--tightwad-python", default="", help="a Python that has tightwad 0.5.4; else it is left out")
+    parser.add_argument("--only", choices=("lab", "standin"), default="")
+    parser.add_argument("--tokens", type=int, default=0, help="of each answer")
+    parser.add_argument("--rounds", type=int, default=1)
+    options = parser.parse_args()
+    options.tokens = options.tokens or (48 if options.quick else 96)
+    options.delays = [float(part) for part in (options.delays or ("0,50" if options.quick else "0,5,20,50,100")
+                                               ).split(",")]
+    if options.tightwad_python and not shutil.which(options.tightwad_python):
+        sys.exit(f"There is no {options.tightwad_python}: name a Python that has tightwad 0.5.4, or leave it out.")
+    rows = [] if options.only == "standin" else in_lab(options)
+    stand = {} if options.only == "lab" else asyncio.run(in_stead(options))
+    found = summary(rows, stand)
+    if options.json:
+        print(json.dumps({**found, "machine": machine(), "draft": options.draft, "rows": rows, "standin": stand,
+                          "tightwad": "measured" if options.tightwad_python else "left out: no Python named"}))
+    else:
+        print("A stand-in for a GPU target (a timer, no model): 50 ms a pass, draft 5 ms a token, 80% agreement")
+        show([row | {"delay_ms": 50} for row in stand.values()])
+        print("\n".join(f"{name}: {value}" for name, value in found.items() if value is not None))
+        print(machine())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
