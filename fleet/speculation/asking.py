@@ -49,8 +49,9 @@ class Asker:
         return await self._whole("GET", path, b"", timeout)
 
     async def post(self, path: str, said: object, timeout: float) -> object:
-        """What a server answers to `said`. Raises WireError and Refused."""
-        return await self._whole("POST", path, json.dumps(said, separators=(",", ":")).encode(), timeout)
+        """What a server answers to `said`, which bytes are already as JSON. Raises WireError and Refused."""
+        body = said if isinstance(said, bytes) else json.dumps(said, separators=(",", ":")).encode()
+        return await self._whole("POST", path, body, timeout)
 
     async def status(self, path: str, timeout: float) -> int:
         """The status of a GET, whatever comes with it. Raises WireError."""

@@ -98,15 +98,11 @@ class TargetSession:
                 bench = await self._ready()
                 asked = self._unable(bench.abilities) or read_request(call, template=bench.abilities.template)
                 if isinstance(asked, Asked):
-                    choice = bench.steering.choose(0)
-                    if choice.mode in (Mode.PLAIN, Mode.NATIVE) and choice.draft_length <= 0:
-                        asked = choice.reason
-                    else:
-                        context = await self._context(asked)
-                        if not bench.abilities.context or len(context.ids) < bench.abilities.context:
-                            self.why = ""
-                            return Spoken(lambda spoken: self._answer(bench, asked, context, spoken), self._spawn)
-                        asked = "Its prompt is longer than the context."
+                    context = await self._context(asked)
+                    if not bench.abilities.context or len(context.ids) < bench.abilities.context:
+                        self.why = ""
+                        return Spoken(lambda spoken: self._answer(bench, asked, context, spoken), self._spawn)
+                    asked = "Its prompt is longer than the context."
             except (WireError, Refused) as error:
                 asked = f"The target could not be asked: {error}"
                 self._looked_at = min(self._looked_at, self._clock() - LOOK_AGAIN + LOOK_AFTER_TROUBLE)
@@ -229,7 +225,7 @@ class TargetSession:
             self.honesty.gave_up()
             return
         try:
-            found = await self._target.after([prompt], len(said), asked.sampling, timeout=bench.timeout)
+            found = await self._target.after(prompt, [()], len(said), asked.sampling, timeout=bench.timeout)
         except (WireError, Refused):
             self.honesty.gave_up()
             return

@@ -23,10 +23,11 @@ from fleet.speculation.settings import SpeculationSettings
 from fleet.speculation.shares import Shares
 from fleet.speculation.stops import Stops
 from fleet.speculation.strided import Part, Verified, verify
-from fleet.speculation.target import Abilities, Target
+from fleet.speculation.target import Abilities, Target, ids_of
 
 MOST_TOKENS = 1 << 20          # of one answer, where nothing else ends it
 BURST = 0.15                   # seconds of plain tokens that go out in one piece to a client that reads a stream
+STREAMED = 24                  # tokens of a plain stretch from which on the target writes them as a stream
 ROUNDS_KEPT = 20
 SMOOTH = 0.2                   # weight of a new measurement in a smoothed one
 
@@ -74,6 +75,7 @@ class Strand:
         room = bench.abilities.context - len(context.ids) if bench.abilities.context else MOST_TOKENS
         self._most = min(room, MOST_TOKENS if asked.most is None else asked.most)
         self._since = 0.0                      # the clock at the first token
+        self._chosen: Choice | None = None     # for the next round, where it was asked for already
         self._read = (0, 0.0)                  # prompt tokens that were read, and seconds; until a round has told them
 
     @property
@@ -121,13 +123,14 @@ class Strand:
     # --- one round -----------------------------------------------------------------------------------
 
     async def _round(self, group: asyncio.TaskGroup) -> None:
-        choice = self._bench.steering.choose(len(self._context.ids))
+        choice, self._chosen = self._chosen, None
+        choice = choice or self._bench.steering.choose(len(self._context.ids))
         if self._text.within_character:
             await self._verify(Choice(Mode.STRIDED, 0, 1), None, 0.0, told=False)
         elif choice.mode is Mode.STRIDED:
             await self._speculate(choice, group)
-        elif choice.draft_length <= 0:
-            await self._rest_plainly(choice)
+        elif choice.draft_length <= 0 or choice.draft_length >= STREAMED:
+            await self._stream(choice)
         else:
             await self._stretch(choice)
 
@@ -212,45 +215,77 @@ class Strand:
             self._moved()
             written = await self._take(found)
             seconds, emitted = seconds + took, emitted + written
-            each = took / max(1, written)
-            bench.token_seconds += (SMOOTH if bench.token_seconds else 1.0) * (each - bench.token_seconds)
-        self._tell(choice.mode, choice, before, emitted, seconds)
+        self._tell(choice, before, emitted, seconds)
 
-    async def _rest_plainly(self, choice: Choice) -> None:
-        """Leave the rest to the target, as a stream of its own: nothing more will be asked."""
-        bench = self._bench
-        before, begun, counted = len(self._context.ids), bench.clock(), 0
+    async def _stream(self, choice: Choice) -> None:
+        """Let the target write by itself, as a stream of its own, for as long as the controller says so.
+
+        It is cut only where something else is chosen: until then it costs what the target alone does.
+        """
+        bench, context = self._bench, self._context
         events = bench.target.asker.stream("/completion", {
-            **self._sampling, "prompt": self._context.ids, "n_predict": self.left, "stream": True, "stop": [],
-            "cache_prompt": True}, bench.timeout)
+            **self._sampling, "prompt": context.ids, "n_predict": self.left, "stream": True, "stop": [],
+            "cache_prompt": True, "return_tokens": True}, bench.timeout)
+        before, begun = len(context.ids), bench.clock()
+        total = mark = 0                       # tokens of the stream, and of it before the stretch
+        known = True                           # which tokens they were
         async with aclosing(events):
             async for event in events:
                 said = mapping(event)
                 if message := error_message(said):
                     raise WireError("dropped", f"It said: {message}", started=True)
                 self._moved()
-                counted = count(said.get("tokens_predicted")) or counted + 1
+                content, ids = text(said.get("content")), ids_of(said.get("tokens"))
+                told = count(said.get("tokens_predicted"))
+                new = (total + len(ids) if told is None else told) - total
+                known = known and await self._follow(ids, new, content)
+                total, self.written = total + new, self.written + new
                 probabilities = said.get("completion_probabilities")
-                told = [mapping(one) for one in probabilities] if isinstance(probabilities, list) else []
-                out = self._stops.feed(text(said.get("content")))
-                if out or told:
-                    await self._emit(out, told)
+                shown = [mapping(one) for one in probabilities] if isinstance(probabilities, list) else []
+                out = self._stops.feed(content)
+                if out or shown:
+                    await self._emit(out, shown)
                 if self._stops.found:
                     self.reason = "stop"
                 elif said.get("stop") is True:
                     self.reason = "stop" if said.get("stop_type") == "eos" else "length"
                 if self.reason:
                     break
+                if known and 0 < choice.draft_length <= total - mark:
+                    self._tell(choice, before, total - mark, bench.clock() - begun)
+                    before, begun, mark = len(context.ids), bench.clock(), total
+                    choice = bench.steering.choose(before)
+                    if choice.mode is not Mode.PLAIN:
+                        self._chosen = choice
+                        return
             else:
                 raise WireError("dropped", "The target ended its answer before it was finished.", started=True)
-        self.written += counted
-        self._tell(choice.mode, choice, before, counted, bench.clock() - begun)
+        self._tell(choice, before, total - mark, bench.clock() - begun)
 
-    def _tell(self, mode: Mode, choice: Choice, before: int, emitted: int, seconds: float) -> None:
+    async def _follow(self, ids: Sequence[int], new: int, content: str) -> bool:
+        """Take note of what came in a stream; whether all its tokens are known.
+
+        Of a character in several tokens a stream tells the last one alone. The others are what the target itself makes
+        of the character, if it comes to the same number of tokens, the same last one and the same text.
+        """
+        bench, context = self._bench, self._context
+        if new > len(ids) and ids and content:
+            found = (await bench.target.tokenize(content))[-new:]
+            if len(found) == new and found[-1] == ids[-1] and await bench.target.text_of(found) == content:
+                ids = found
+        context.written += content
+        context.ascii = context.ascii and content.isascii()
+        context.ids += ids
+        return new == len(ids)
+
+    def _tell(self, choice: Choice, before: int, emitted: int, seconds: float) -> None:
+        """A plain stretch has ended."""
+        bench = self._bench
+        if emitted:
+            bench.token_seconds += (SMOOTH if bench.token_seconds else 1.0) * (seconds / emitted - bench.token_seconds)
         (read, read_seconds), self._read = self._read, (0, 0.0)
-        self._bench.steering.record(Round(
-            mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0, seconds, choice.drafter, read,
-            read_seconds))
+        bench.steering.record(Round(choice.mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0,
+                                    seconds, choice.drafter, read, read_seconds))
 
     # --- giving out ----------------------------------------------------------------------------------
 

@@ -77,16 +77,16 @@ async def verify(target: Target, context: Sequence[int], draft: Sequence[int], s
         first = next((at for at in range(stride, len(draft) + 1, stride) if broken[at - 1]), len(draft) + stride)
         draft = draft[:max(0, first - stride)]
     offsets = range(0, len(draft) + 1, stride)
-    prompts = [[*context, *draft[:at]] for at in offsets]
+    more = [draft[:at] for at in offsets]
     only_one = stride == 1 and (within or any(broken[at - 1] for at in offsets if at))
     try:
-        answers = await target.after(prompts, stride, sampling, timeout=timeout, only_one=only_one)
+        answers = await target.after(context, more, stride, sampling, timeout=timeout, only_one=only_one)
     except Refused as refused:
         if only_one or refused.status != 500:
             raise
         # What was written is no text to a server that parses it. A token at a time it has nothing to parse.
         draft, stride, only_one = [], 1, True
-        answers = await target.after([context], 1, sampling, timeout=timeout, only_one=True)
+        answers = await target.after(context, [()], 1, sampling, timeout=timeout, only_one=True)
     return walk(answers, draft, stride, told=not only_one)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -103,9 +104,9 @@ class Target:
             raise Refused(200, "It made no prompt of the chat.")
         return prompt
 
-    async def after(self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Mapping[str, object], *,
-                    timeout: float, only_one: bool = False) -> list[Continuation]:
-        """The next `tokens` tokens after each prompt, in the order of the prompts: `tokens` passes for all of them.
+    async def after(self, context: Sequence[int], more: Sequence[Sequence[int]], tokens: int,
+                    sampling: Mapping[str, object], *, timeout: float, only_one: bool = False) -> list[Continuation]:
+        """The next `tokens` tokens after `context` and each of `more`, in that order: `tokens` passes for all of them.
 
         Args:
             sampling: fields of the request that decide what is sampled.
@@ -115,12 +116,16 @@ class Target:
             WireError: it did not answer, or with something else.
             Refused: it answered with an error.
         """
-        said = await self.asker.post("/completion", {
-            **sampling, "prompt": [list(prompt) for prompt in prompts], "n_predict": 1 if only_one else tokens,
-            "stop": list(ONE_TOKEN_ONLY) if only_one else [], "cache_prompt": True, "return_tokens": True,
-            "stream": False, "response_fields": list(FIELDS)}, timeout)
+        fields = json.dumps({
+            **sampling, "n_predict": 1 if only_one else tokens, "stop": list(ONE_TOKEN_ONLY) if only_one else [],
+            "cache_prompt": True, "return_tokens": True, "stream": False, "response_fields": list(FIELDS)},
+            separators=(",", ":"))
+        # The context stands in the question once for each prompt, and is written as text once.
+        start = ",".join(map(str, context))
+        prompts = ",".join(f"[{start}{',' * bool(start and one)}{','.join(map(str, one))}]" for one in more)
+        said = await self.asker.post("/completion", f'{fields[:-1]},"prompt":[{prompts}]}}'.encode(), timeout)
         answers = said if isinstance(said, list) else [said]
-        if len(answers) == len(prompts):
+        if len(answers) == len(more):
             if all(isinstance(mapping(answer).get("index"), int) for answer in answers):
                 answers = sorted(answers, key=lambda answer: mapping(answer).get("index") or 0)
             found = [_continuation(answer) for answer in answers]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 from pathlib import Path
 
@@ -209,7 +210,8 @@ async def test_the_end_of_the_context_is_the_targets_own(target_model: Path, dra
 
 
 async def test_a_target_that_is_asked_plainly_says_the_same(target: Engine, drafter: Engine) -> None:
-    for choice in (Choice(Mode.PLAIN, 7), Choice(Mode.PLAIN, 1), Choice(Mode.STRIDED, 0, 3)):
+    for choice in (Choice(Mode.PLAIN, 7), Choice(Mode.PLAIN, 1), Choice(Mode.STRIDED, 0, 3), Choice(Mode.PLAIN, 24),
+                   Choice(Mode.PLAIN)):
         async with speculating(target, DrafterSettings("draft", drafter.url), choice=choice) as (proxy, fixed), \
                 httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
             asked = body(COMPLETION, prompts(target, 1, tokens=40, seed=23)[0], max_tokens=40)
@@ -217,6 +219,20 @@ async def test_a_target_that_is_asked_plainly_says_the_same(target: Engine, draf
             assert text_in((await http.post(COMPLETION, json=asked)).json()) == alone
             assert text_of(await streamed(http, COMPLETION, asked)) == alone.rstrip("\ufffd")
             assert sum(round.emitted for round in fixed.rounds if round.mode is choice.mode) > 30
+
+
+async def test_the_way_may_change_at_any_place(target: Engine, drafter: Engine) -> None:
+    ways = [Choice(Mode.PLAIN, 24), Choice(Mode.STRIDED, 8, 2), Choice(Mode.PLAIN, 3), Choice(Mode.STRIDED, 4, 1)]
+    async with speculating(target, DrafterSettings("draft", drafter.url), choice=ways[0]) as (proxy, fixed), \
+            httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+        for number, prompt in enumerate(prompts(target, 6, tokens=128, seed=37)):
+            turns = itertools.cycle(ways[number % 4:] + ways[:number % 4])
+            fixed.choose = lambda context, turns=turns: next(turns)
+            asked = body(COMPLETION, prompt, max_tokens=128)
+            alone = target.http.post(COMPLETION, json=asked).json()
+            assert without_chance((await http.post(COMPLETION, json=asked)).json()) == without_chance(alone)
+            assert text_of(await streamed(http, COMPLETION, asked)) == text_in(alone).rstrip("\ufffd")
+    assert {round.mode for round in fixed.rounds} == {Mode.PLAIN, Mode.STRIDED}
 
 
 async def test_the_controller_steers_by_itself_and_nothing_changes(target: Engine, drafter: Engine) -> None:

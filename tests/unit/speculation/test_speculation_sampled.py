@@ -46,7 +46,7 @@ async def sampled(target: Target, prompt: Sequence[int], draft: Sequence[int], *
             rest = draft[len(ids):] if list(draft[:len(ids)]) == ids else []
             context = [*prompt, *ids]
             if broken and rest:
-                answers = await target.after([[*context, *rest[:at]] for at in range(len(rest) + 1)], 1, SAMPLING,
+                answers = await target.after(context, [rest[:at] for at in range(len(rest) + 1)], 1, SAMPLING,
                                              timeout=30)
                 # What was accepted unseen is the draft's, and not the target's.
                 ids += [*rest[:2], *walk(answers[2:], [], 1, equal=lambda *_: True).ids]
@@ -64,7 +64,7 @@ async def sampled(target: Target, prompt: Sequence[int], draft: Sequence[int], *
 async def alone(target: Target, prompt: Sequence[int]) -> Counter[tuple[int, ...]]:
     found: Counter[tuple[int, ...]] = Counter()
     for _ in range(SAMPLES // 6):
-        answers = await target.after([prompt] * 6, 3, SAMPLING, timeout=30)
+        answers = await target.after(prompt, [()] * 6, 3, SAMPLING, timeout=30)
         found.update(answer.tokens[:3] for answer in answers)
     return found
 
