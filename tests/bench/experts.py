@@ -11,8 +11,10 @@ words (seeds are fixed), so it asks for the same experts. Needs root, loop devic
     throttled_over_plain_50, _30   the same with reads limited to 300 MB/s, as a SATA SSD has them
     bytes_ratio_50, _30         bytes read a token with the shim over those without, readahead 128 KB
     tuned_bytes_ratio_50        the same over readahead 32 KB
-    hit_rate_error              the largest difference of the shim's exact hit rate from an LRU run over its trace
-    counter_overhead            of the speed, what counting alone costs where all is in memory (median of pairs)
+    hit_rate_error              the largest difference of the shim's exact hit rate from an LRU run over its trace, at
+                                50 and 30 %
+    counter_overhead            of the speed, what counting alone costs where all is in memory
+    residency_ms                of a core, one sample of the residency of a sparse file of 64 GB
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from fleet.experts.shim import Shim, environment, source
 from fleet.experts.trace import read_trace
 from fleet.models.experts import experts_of
 from fleet.models.gguf import read_header
+from fleet.node.residency import Layout, Pages, Watch
 from fleet.runtimes.binaries import bundled
 
 MIB = 1 << 20
@@ -109,10 +112,10 @@ def _call(*command: str) -> str:
 class Cgroup:
     """A memory limit, and on demand one of reads, for one server. Version 1 or 2, whichever is mounted."""
 
-    def __init__(self, limit: int | None, device: str, throttled: bool) -> None:
+    def __init__(self, limit: int | None, device: str, variant: Variant) -> None:
         root = Path("/sys/fs/cgroup")
         self.second = (root / "cgroup.controllers").exists()
-        name = f"quarterdeck-bench-{os.getpid()}"
+        name = f"quarterdeck-bench-{os.getpid()}-{variant.name}"
         self.memory = root / name if self.second else root / "memory" / name
         self.reads = self.memory if self.second else root / "blkio" / name
         self.memory.mkdir(exist_ok=True)
@@ -121,12 +124,12 @@ class Cgroup:
             with suppress(OSError):          # without swap there is nothing to limit
                 (self.memory / "memory.swap.max" if self.second else
                  self.memory / "memory.memsw.limit_in_bytes").write_text("0" if self.second else str(limit))
-        if throttled:
+        if variant.throttled:
             self.reads.mkdir(exist_ok=True)
             number = Path(f"/sys/block/{device}/dev").read_text().strip()
             (self.reads / ("io.max" if self.second else "blkio.throttle.read_bps_device")).write_text(
                 f"{number} rbps={THROTTLED}" if self.second else f"{number} {THROTTLED}")
-        self.throttled = throttled
+        self.throttled = variant.throttled
 
     def join(self) -> None:
         """Called in the child."""
@@ -167,6 +170,21 @@ def drop(path: Path) -> None:
 # One run
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A server that answers."""
+
+    pid: int
+    port: int
+    cgroup: Cgroup
+    stats: Path
+    trace: Path
+
+    def counted(self) -> Tally | None:
+        """What the shim has counted of decoding."""
+        return read_counters(self.stats.read_bytes()).decode if self.stats.exists() else None
+
+
 class Bench:
     """What all runs share."""
 
@@ -189,17 +207,17 @@ class Bench:
         """Bytes of the cgroup: so much of the file, and what the server takes besides."""
         return None if budget >= 100 else self.model.stat().st_size * budget // 100 + self.anonymous
 
-    def run(self, variant: Variant, budget: int, *, trace: bool = True) -> Run:
-        """Warm up, then say two texts."""
+    @contextmanager
+    def serve(self, variant: Variant, budget: int, *, trace: bool = True) -> Iterator[Served]:
+        """A server in its budget."""
         Path(f"/sys/block/{self.device}/queue/read_ahead_kb").write_text(str(variant.readahead))
-        drop(self.model)
-        stats, routes = self.folder / "stats", self.folder / "trace"
+        stats, routes = self.folder / f"{variant.name}.stats", self.folder / f"{variant.name}.trace"
         stats.unlink(missing_ok=True)
         env = dict(os.environ)
         if variant.shim:
             env |= environment(Shim(str(self.library), ""), stats=str(stats), prefetch=variant.shim == "prefetch",
                                trace=str(routes) if trace else "")
-        cgroup, port = Cgroup(self.limit(budget), self.device, variant.throttled), free_port()
+        cgroup, port = Cgroup(self.limit(budget), self.device, variant), free_port()
         log = (self.folder / "log").open("wb")
         process = subprocess.Popen(
             [self.server, "-m", str(self.model), "--port", str(port), "-c", "2048", "-np", "1", "-t", "1", "-dev",
@@ -207,26 +225,46 @@ class Bench:
             env=env, stdout=log, stderr=log, preexec_fn=cgroup.join)    # it does nothing but write one file
         try:
             self._wait(process, port)
-            self._say(port, 1)
-            before, read = self._counters(stats), _read_bytes(process.pid)
-            told = [self._say(port, seed) for seed in (2, 3)]
-            read = _read_bytes(process.pid) - read
-            after, figures = self._counters(stats), cgroup.figures()
-            if budget >= 100:
-                self.anonymous = figures["anonymous"] + 24 * MIB      # page tables, libraries, what the kernel takes
+            yield Served(process.pid, port, cgroup, stats, routes)
         finally:
             process.terminate()
             process.wait()
             log.close()
             cgroup.remove()
+
+    def run(self, variant: Variant, budget: int) -> Run:
+        """Warm up, then say two texts."""
+        drop(self.model)
+        with self.serve(variant, budget) as served:
+            self._say(served.port, 1)
+            before, read = served.counted(), _read_bytes(served.pid)
+            told = [self._say(served.port, seed) for seed in (2, 3)]
+            read = _read_bytes(served.pid) - read
+            after, figures = served.counted(), served.cgroup.figures()
+        if budget >= 100:
+            self.anonymous = figures["anonymous"] + 24 * MIB      # page tables, libraries, what the kernel takes
         count = sum(tokens for tokens, _ in told)
         decoded = after.since(before) if before and after else None
         slots = max(0, figures["cache"] - self.shared) // self.expert_bytes
         return Run(variant.name + (" throttled" if variant.throttled else ""), budget,
                    count / sum(seconds for _, seconds in told), read / count,
                    decoded.byte_hit_rate if decoded else None,
-                   simulated(routes.read_bytes(), slots, 2 * self.tokens) if decoded and trace else None,
+                   simulated(served.trace.read_bytes(), slots, 2 * self.tokens) if decoded else None,
                    figures["peak"], figures["kills"])
+
+    def overhead(self, rounds: int) -> float:
+        """What counting costs of the speed where all is in memory: two servers at once, asked in turns.
+
+        The fastest turns are compared: what others take of the machine is in none of them.
+        """
+        with self.serve(PLAIN, 100) as plain, self.serve(COUNT, 100, trace=False) as counted:
+            for served in (plain, counted):
+                self._say(served.port, 1)
+            took: dict[int, list[float]] = {plain.port: [], counted.port: []}
+            for number in range(rounds):
+                for served in (plain, counted) if number % 2 else (counted, plain):
+                    took[served.port].append(self._say(served.port, 3, 16)[1])
+        return 1 - min(took[plain.port]) / min(took[counted.port])
 
     def _wait(self, process: subprocess.Popen[bytes], port: int) -> None:
         for _ in range(1200):
@@ -238,18 +276,14 @@ class Bench:
             time.sleep(0.05)
         raise SystemExit("llama-server does not answer")
 
-    def _say(self, port: int, seed: int) -> tuple[int, float]:
-        asked = {"prompt": made_moe.prompt(seed=seed), "n_predict": self.tokens, "temperature": 1, "top_k": 0,
+    def _say(self, port: int, seed: int, tokens: int = 0) -> tuple[int, float]:
+        asked = {"prompt": made_moe.prompt(seed=seed), "n_predict": tokens or self.tokens, "temperature": 1, "top_k": 0,
                  "top_p": 1, "min_p": 0, "seed": seed, "ignore_eos": True, "cache_prompt": False}
         request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(asked).encode(),
                                          {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=600) as answer:
             timings = json.load(answer)["timings"]
         return timings["predicted_n"], timings["predicted_ms"] / 1000
-
-    @staticmethod
-    def _counters(stats: Path) -> Tally | None:
-        return read_counters(stats.read_bytes()).decode if stats.exists() else None
 
 
 def _read_bytes(pid: int) -> int:
@@ -282,6 +316,25 @@ def simulated(trace: bytes, slots: int, last: int) -> float:
     return hits / requests if requests else 0.0
 
 
+def residency_ms(folder: Path) -> float:
+    """Milliseconds of a core of one sample: 48 layers of 128 experts in 64 GB."""
+    layers, experts, size, path = 48, 128, 64 << 30, folder / "sparse"
+    each = size // (3 * layers * experts)
+    with path.open("wb") as file:
+        file.truncate(size)
+    told = {"version": 1, "files": 1, "experts": experts, "used": 8, "shared": [[0, 0, 1 << 30]],
+            "layers": [[n, [[0, (3 * n + part) * each * experts, each] for part in range(3)]] for n in range(layers)]}
+    pages = Pages([str(path)])
+    watch, taken = Watch(Layout(json.dumps(told), [size]), pages), []
+    for _ in range(9):
+        begun = time.process_time()
+        watch.sample()
+        taken.append(1000 * (time.process_time() - begun))
+    pages.close()
+    path.unlink()
+    return statistics.median(taken)
+
+
 # ---------------------------------------------------------------------------------------------
 # All runs
 
@@ -290,8 +343,8 @@ def measure(bench: Bench, quick: bool, tell: Callable[[Run], None]) -> dict[str,
     """Every figure of this file's head."""
     runs: dict[tuple[str, int], list[Run]] = {}
 
-    def run(variant: Variant, budget: int, *, trace: bool = True) -> Run:
-        done = bench.run(variant, budget, trace=trace)
+    def run(variant: Variant, budget: int) -> Run:
+        done = bench.run(variant, budget)
         runs.setdefault((done.variant, budget), []).append(done)
         tell(done)
         return done
@@ -303,17 +356,15 @@ def measure(bench: Bench, quick: bool, tell: Callable[[Run], None]) -> dict[str,
         return statistics.median(done.read for done in runs[name, budget])
 
     run(PLAIN, 100)
-    overhead = []
-    for _ in range(3 if quick else 7):
-        plain, counted = run(PLAIN, 100), run(COUNT, 100, trace=False)
-        overhead.append(1 - counted.speed / plain.speed)
-    for _ in range(1 if quick else 3):
+    overhead = bench.overhead(24 if quick else 100)
+    for _ in range(2 if quick else 3):
         for budget in (50, 30) if quick else (75, 50, 30, 20):
             for variant in (PLAIN, SHIM) if quick else (PLAIN, LOW, SHIM):
                 run(variant, budget)
-    for budget in (50,) if quick else (50, 30):
-        for variant in (PLAIN, SHIM):
-            run(replace(variant, throttled=True), budget)
+    for _ in range(2 if quick else 3):
+        for budget in (50,) if quick else (50, 30):
+            for variant in (PLAIN, SHIM):
+                run(replace(variant, throttled=True), budget)
     found = {
         "shim_over_plain_50": speed("shim", 50) / speed("plain", 50),
         "shim_over_plain_30": speed("shim", 30) / speed("plain", 30),
@@ -321,11 +372,14 @@ def measure(bench: Bench, quick: bool, tell: Callable[[Run], None]) -> dict[str,
         "bytes_ratio_50": read("shim", 50) / read("plain", 50),
         "bytes_ratio_30": read("shim", 30) / read("plain", 30),
         "hit_rate_error": max(abs(done.hit_rate - done.simulated) for many in runs.values() for done in many
-                              if done.variant == "shim" and done.hit_rate is not None and done.simulated is not None),
-        "counter_overhead": statistics.median(overhead),
+                              if done.variant == "shim" and done.budget in (50, 30) and done.hit_rate is not None
+                              and done.simulated is not None),
+        "counter_overhead": overhead,
+        "residency_ms": residency_ms(bench.folder),
         "kills": sum(done.kills for many in runs.values() for done in many),
     }
     if not quick:
+        found["hit_rate_error_20"] = max(abs((done.hit_rate or 0) - (done.simulated or 0)) for done in runs["shim", 20])
         found["tuned_bytes_ratio_50"] = read("shim", 50) / read("tuned", 50)
         found["throttled_over_plain_30"] = speed("shim throttled", 30) / speed("plain throttled", 30)
     return found
