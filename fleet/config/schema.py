@@ -132,6 +132,17 @@ class ExpertsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftConfig:
+    """What the head drafts with by itself, in llama-server's words."""
+
+    file: str = ""                             # path on the head of a draft model; "" = the mode needs none
+    mode: str = "draft-simple"                 # --spec-type; several with commas
+    device: str = ""                           # as the head names it ("CUDA0", "RPC1"), or a worker's node; "" = the
+                                               # head's processor
+    length: int = 4                            # tokens of a draft at most
+
+
+@dataclass(frozen=True, slots=True)
 class ModelConfig:
     """A model by the name that the user calls it."""
 
@@ -150,6 +161,7 @@ class ModelConfig:
     extra_args: tuple[str, ...] = ()
     runtime: RuntimeName = RuntimeName.LLAMA
     experts: ExpertsConfig | None = None       # None = the model has to fit into memory
+    draft: DraftConfig | None = None           # None = the head does not speculate
     vllm: VllmConfig = VllmConfig()            # for `runtime: vllm`, where `file` is a folder or a hub name
 
 

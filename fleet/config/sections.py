@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fleet.config import proxy_section
+from fleet.config.draft_section import draft
 from fleet.config.experts_section import check_alone, experts
 from fleet.config.fields import (
     boolean,
@@ -47,7 +48,7 @@ NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "mode", "extra_args", "runtime", "experts", "vllm")
+              "mode", "extra_args", "runtime", "experts", "vllm", "draft")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 
@@ -179,6 +180,7 @@ def _model(form: Form) -> ModelConfig:
         extra_args=_arguments(section["extra_args"]),
         runtime=runtime,
         experts=experts(section["experts"]),
+        draft=draft(section["draft"]),
         vllm=vllm(section["vllm"]),
     )
 

@@ -11,10 +11,11 @@ from fleet.model import DeviceReads, Node, Share
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.streaming import Streaming
-from fleet.planning.choose import node_config
+from fleet.planning.choose import draft_size, node_config
 from fleet.planning.decide import Decision, decide
+from fleet.planning.draft_flags import draft_flags, with_draft
 from fleet.planning.ladder import Rung, Short
-from fleet.planning.planned import Split, names_of, reads_of, refusal, shares_of
+from fleet.planning.planned import Split, names_of, reads_of, refusal, shares_of, worker_names
 from fleet.planning.rooms import Room, Rooms, link_of, local_gpus, room_of, rooms_expected, together, weighted
 from fleet.planning.shares import told_name, worker_room
 
@@ -66,11 +67,12 @@ def deal(hands: Hands, arrangement: Arrangement) -> Dealt:
     endpoints = [arrangement.seats[h.room.worker].endpoint if h.room.worker is not None else "" for h in split.devices]
     seats = tuple(arrangement.seats[number] for number in split.workers)
     fitted = split.fitted
+    drafting = draft_flags(arrangement.head_flags, model.draft, worker_names(split), head=arrangement.head_node)
     gpu_layers = fitted.gpu_layers if split.host.layers and split.devices else model.gpu_layers
     return Dealt(
         tuple(seat.endpoint for seat in seats), tuple(filter(None, names)),
         tuple(holding.layers for holding in split.used), gpu_layers, fitted.ask.context,
-        1 if Rung.SLOTS in fitted.given_up else model.slots, decision.wire.argv,
+        1 if Rung.SLOTS in fitted.given_up else model.slots, (*decision.wire.argv, *drafting),
         shares_of(split, names, endpoints, arrangement.header), seats, reads_of(split, arrangement.header))
 
 
@@ -84,9 +86,11 @@ def _streamed(arrangement: Arrangement, streaming: Streaming) -> Dealt:
 
 
 def _decided(arrangement: Arrangement, rooms: Rooms) -> tuple[Decision, Split]:
-    decision = decide(arrangement.header, rooms, arrangement.choice.model, arrangement.head, arrangement.head_flags)
+    model = arrangement.choice.model
+    rooms = with_draft(rooms, model.draft, draft_size(arrangement.choice))
+    decision = decide(arrangement.header, rooms, model, arrangement.head, arrangement.head_flags)
     if isinstance(decision.split, Short):
-        raise refusal(decision.split, rooms, arrangement.choice.model.name)
+        raise refusal(decision.split, rooms, model.name)
     return decision, decision.split
 
 

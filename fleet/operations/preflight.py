@@ -74,7 +74,8 @@ async def arrange(hands: Hands, known: Known, wanted: str) -> Arrangement:
 
 async def at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choice, NodeConfig]:
     """The same with `~/` in paths on the head written out: llama-server knows nothing of it."""
-    paths = (choice.model.file, head.head.api_key_file)
+    draft = choice.model.draft
+    paths = (choice.model.file, head.head.api_key_file, draft.file if draft else "")
     if not any(path.startswith("~/") for path in paths):
         return choice, head
     found = await hands.transport(choice.head.name).run(WHERE_HOME, timeout=10.0)
@@ -82,8 +83,9 @@ async def at_home(hands: Hands, choice: Choice, head: NodeConfig) -> tuple[Choic
     if not home.startswith("/") or "\n" in home:
         raise PlanRefused(f"{choice.head.name} does not say where the home folder is that ~ stands for.",
                           "Write whole paths in fleet.yaml.", code="no-home")
-    model, key_file = (f"{home}/{path[2:]}" if path.startswith("~/") else path for path in paths)
-    return (replace(choice, model=replace(choice.model, file=model)),
+    model, key_file, drafts = (f"{home}/{path[2:]}" if path.startswith("~/") else path for path in paths)
+    draft = replace(draft, file=drafts) if draft else None
+    return (replace(choice, model=replace(choice.model, file=model, draft=draft)),
             replace(head, head=replace(head.head, api_key_file=key_file)))
 
 

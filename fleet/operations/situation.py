@@ -8,6 +8,7 @@ from ipaddress import IPv4Interface
 from fleet.model import DeviceKind, Interface, LinkKind, Node, ServiceRecord
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import record_of
+from fleet.planning.draft_flags import draft_words
 from fleet.planning.situation import Place, Runtime, Situation, Speculating, option, option_list
 from fleet.planning.traits import traits_of
 from fleet.runtimes.binaries import Flags
@@ -19,7 +20,8 @@ _INFINIBAND = "ib"                 # Linux names IP over InfiniBand ib0, ibp65s0
 def situation_of(arrangement: Arrangement) -> Situation:
     """What the rules should look at before this arrangement is brought up."""
     model, head = arrangement.choice.model, arrangement.choice.head
-    arguments = (*arrangement.head_config.extra_args, *model.extra_args)      # the later ones win, as in the command
+    # The later ones win, as in the command.
+    arguments = (*draft_words(model.draft), *arrangement.head_config.extra_args, *model.extra_args)
     return Situation(
         runtime=Runtime.LLAMA,
         head=_head(arrangement, head),

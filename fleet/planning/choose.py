@@ -159,6 +159,14 @@ def _choose_head(snapshot: Snapshot, config: FleetConfig, model: ModelConfig) ->
     return choose_head(able, max(sizes, default=0))
 
 
+def draft_size(choice: Choice) -> int:
+    """Bytes of the draft model's file on the head, all its parts; 0 = there is none, or it was not found."""
+    draft, reading = choice.model.draft, choice.head.reading
+    if draft is None or not draft.file or reading is None:
+        return 0
+    return max((size_of(reading.models, file.path) for file in reading.models if _is(file, draft.file)), default=0)
+
+
 def _is(file: ModelFile, wanted: str) -> bool:
     """Whether a node's file may be the one that fleet.yaml names. What `~` is there, the preflight asks the head."""
     return file.path.endswith(wanted[1:]) if wanted.startswith("~/") else file.path == wanted

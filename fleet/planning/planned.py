@@ -177,6 +177,16 @@ def names_of(split: Split) -> tuple[str, ...]:
     return tuple(names)
 
 
+def worker_names(split: Split) -> dict[str, str]:
+    """What the head calls the first device of each worker's node that takes part: {"pi": "RPC0"}."""
+    used, found, number = set(split.workers), {}, 0
+    for holding in split.devices:
+        if holding.room.worker in used:
+            found.setdefault(holding.room.node, f"RPC{number}")
+            number += 1
+    return found
+
+
 def reads_of(split: Split, header: GgufHeader) -> tuple[DeviceReads, ...]:
     """What each device that is used does for a token, the head's processor last."""
     host = split.host.reads + (header.output_bytes if split.output_on_host else 0)

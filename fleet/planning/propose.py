@@ -10,11 +10,12 @@ from fleet.model import Link, Problem, Snapshot
 from fleet.models.gguf import GgufHeader
 from fleet.models.memory import KV_TYPES
 from fleet.planning import explain, suggest
-from fleet.planning.choose import Choice, choose, find_model, node_config, refuse_streamed
+from fleet.planning.choose import Choice, choose, draft_size, find_model, node_config, refuse_streamed
 from fleet.planning.decide import decide
+from fleet.planning.draft_flags import draft_flags, with_draft
 from fleet.planning.judged import verdicts_of
 from fleet.planning.ladder import Mode, Rung, Short, Wish
-from fleet.planning.planned import Holding, Split, names_of, refusal
+from fleet.planning.planned import Holding, Split, names_of, refusal, worker_names
 from fleet.planning.rooms import Room, Rooms, rooms_expected
 from fleet.planning.situation import Verdict
 from fleet.planning.timing import WORKER_OVERHEAD, Prediction, Speed
@@ -132,7 +133,8 @@ def propose(snapshot: Snapshot, config: FleetConfig, header: GgufHeader, wanted:
     choice = choose(snapshot, config, name)
     refuse_streamed(choice.model)
     wish = wish_of(choice.model, node_config(config, choice.head), mode=what_if.mode)
-    rooms = rooms_expected(snapshot, config, choice, header, without=what_if.without)
+    rooms = with_draft(rooms_expected(snapshot, config, choice, header, without=what_if.without),
+                       choice.model.draft, draft_size(choice))
     empty = Proposal(choice.model.name, choice.model.file, choice.head.name, wish.mode, fits=False,
                      context=wish.context or 0, context_trained=header.context_length, type_k=wish.type_k,
                      type_v=wish.type_v)
@@ -146,13 +148,17 @@ def propose(snapshot: Snapshot, config: FleetConfig, header: GgufHeader, wanted:
         return replace(empty, context=split.ask.context, slots=split.ask.slots,
                        problem=Problem(why.code, why.what, why.remedy),
                        sentences=choice.left_out, suggestions=suggest.when_short(header, rooms, wish, split))
-    return _told(snapshot, choice, header, rooms, wish, split, decision.wire, empty)
+    try:
+        return _told(snapshot, choice, header, rooms, wish, split, decision.wire, empty)
+    except FleetError as error:            # the draft model's device is none
+        return replace(empty, problem=Problem(error.code, error.what, error.remedy))
 
 
 def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, wish: Wish, split: Split,
           wire: WireChoice, empty: Proposal) -> Proposal:
     ask, fitted = split.fitted.ask, split.fitted
     names = names_of(split)
+    drafting = draft_flags(None, choice.model.draft, worker_names(split), head=choice.head.name)
     measured = {link.worker for link in snapshot.links if link.head == choice.head.name}
     devices = tuple(_device(h, name, part, header, measured)
                     for h, name, part in zip(split.devices, names, split.fractions, strict=True))
@@ -160,7 +166,7 @@ def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, 
         empty, fits=True, context=ask.context, context_pinned=fitted.pinned_context, slots=ask.slots, devices=devices,
         host=_device(split.host, "CPU", 0.0 if split.used else 1.0, header, measured),
         output_on_host=split.output_on_host, given_up=fitted.given_up, prediction=split.prediction,
-        flags=wire.argv, flag_reasons=wire.reasons,
+        flags=(*wire.argv, *drafting), flag_reasons=wire.reasons,
         sentences=(*explain.sentences(header, choice, rooms, split, wish), *choice.left_out),
         suggestions=suggest.when_fits(header, rooms, wish, split),
         verdicts=verdicts_of(choice, split, header))
