@@ -185,9 +185,37 @@ class CockpitApp(App[int]):
             return
         found = models.candidates(snapshot, engine.config)
         if len(found) > 1:
-            self.push_screen(ChooseModelScreen(found), self._chosen)
+            self.push_screen(ChooseModelScreen(found, engine=engine), self._chosen)
         else:
             self.propose(dialogs.bring_up(found[0].value if found else ""))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that act on the fleet whatever screen is in front."""
+        if action in ("swap", "swap_back"):
+            able = self.engine is not None and self.snapshot is not None and not self.read_only
+            return able and (action == "swap" or bool(self.snapshot and self.snapshot.deployment.recent))
+        return super().check_action(action, parameters)
+
+    def action_swap(self) -> None:
+        """Choose a model, then the plan."""
+        from app.present import models
+        from app.screens.choose_model import ChooseModelScreen
+        if self.engine is None or self.snapshot is None or self.read_only or not self._at_a_room():
+            return
+        found = models.candidates(self.snapshot, self.engine.config)
+        self.push_screen(ChooseModelScreen(found, engine=self.engine), self._chosen)
+
+    def action_swap_back(self) -> None:
+        """The plan for what was served before."""
+        recent = self.snapshot.deployment.recent if self.snapshot is not None else ()
+        if not recent:
+            self.notify("No other model was served before this one.", timeout=5, markup=False)
+        elif self._at_a_room():
+            self._chosen(recent[0])
+
+    def _at_a_room(self) -> bool:
+        """No dialog is open."""
+        return isinstance(self.screen, CockpitScreen)
 
     def _chosen(self, model: str | None) -> None:
         from app.present import dialogs

@@ -10,12 +10,16 @@ from textual.binding import Binding, BindingType
 
 # What changes the fleet: gone with --read-only.
 ACTING = frozenset({"bring_up", "tear_down", "start", "stop", "restart", "adopt", "add_node",
-                    "connect", "cancel_operation", "cancel_request", "cancel_swarm"})
+                    "connect", "swap", "swap_back", "cancel_operation", "cancel_request", "cancel_swarm"})
 
 APP: list[BindingType] = [
     Binding("question_mark", "help", "Help", key_display="?", id="app.help", tooltip="Every key that does something"),
     Binding("colon", "command_palette", "Palette", key_display=":", id="app.palette", show=False,
             tooltip="Everything that can be done now, by name"),
+    Binding("m", "swap", "Swap model", id="app.swap", show=False,
+            tooltip="Serve another model: choose it, see the plan; requests wait and none is lost"),
+    Binding("u", "swap_back", "Swap back", id="app.swap-back", show=False,
+            tooltip="Serve again what was served before; shows the plan first"),
     Binding("p", "pause", "Pause", id="app.pause", show=False, tooltip="Hold the picture still; the engine goes on"),
     Binding("ctrl+r", "reload", "Reload", id="app.reload", show=False, tooltip="Read fleet.yaml again"),
     Binding("ctrl+s", "shoot", "Screenshot", id="app.screenshot", show=False, tooltip="Save the screen as SVG"),
@@ -73,6 +77,8 @@ SPLIT: list[BindingType] = [
 MODELS: list[BindingType] = [
     Binding("b", "bring_up", "Bring up", id="models.up", tooltip="Bring the selected model up; shows the plan first"),
     Binding("s", "split", "Split", id="models.split", tooltip="How the selected model would be split (screen 2)"),
+    Binding("d", "distribute", "Distribute", id="models.distribute",
+            tooltip="Bring the selected model to other machines; shows the plan first"),
     Binding("slash", "filter", "Filter", key_display="/", id="models.filter",
             tooltip="Show models with these words; !word leaves out"),
     Binding("y", "copy", "Copy path", id="models.copy", tooltip="Copy the path of the selected model's file"),

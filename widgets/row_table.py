@@ -316,7 +316,7 @@ class RowTable(ToneView, can_focus=True):
         if index >= len(self._rows):
             return self.drawn((), width)
         row = self._rows[index]
-        kind = ("cursor" if self.has_focus else "mark") if row.key == self._key else ""
+        kind = ("cursor" if self.has_focus or not self.can_focus else "mark") if row.key == self._key else ""
         strip = self._strips.get((row.key, kind))
         if strip is None or strip.cell_length != width:
             strip = self.drawn(self._line(row, kind), width, on=kind)

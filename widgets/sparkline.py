@@ -13,7 +13,8 @@ from widgets.tone_view import ToneView
 
 STEPS = (1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 TITLE = 10                     # cells for a name and a gap
-GROOVE = {Graphs.BLOCKS: "▁", Graphs.BRAILLE: "⣀", Graphs.ASCII: "_"}   # where there was nothing
+GROOVE = {Graphs.BLOCKS: "▁", Graphs.BRAILLE: "\u2800", Graphs.ASCII: "_"}     # where there was nothing
+LEAST = {Graphs.BLOCKS: 2, Graphs.BRAILLE: 1, Graphs.ASCII: 1}     # steps of what is there: no colour tells it apart
 
 
 def nice_top(value: float) -> float:
@@ -39,7 +40,7 @@ def chart(values: Sequence[float], top: float, width: int, height: int = 1, grap
     most = steps_of(graphs) * height
     top = max(top, 1e-9)
     heights = [0] * (room - len(kept)) + [
-        max(round(min(value / top, 1.0) * most), 1) if value > 0 else 0 for value in kept]
+        max(round(min(value / top, 1.0) * most), LEAST[graphs]) if value > 0 else 0 for value in kept]
     # Cells of the lowest row that have a sample, however small: they show that there was a time with nothing.
     first = (room - len(kept)) // samples_of(graphs)
     out = []

@@ -21,7 +21,7 @@ from widgets.sparkline import nice_top
 UPSTREAMS = (
     Column("state", "state", 9, 10),
     Column("name", "server", 6, 20, keep=Keep.BOTH),
-    Column("load", "running", 9, 16, need=1),
+    Column("load", "running", 10, 16, need=1),
     Column("models", "models", 8, 40, need=2),
     Column("tokens", "tokens", 6, 7, need=4, right=True),
     Column("asked", "asked", 5, 7, need=5, right=True),
@@ -243,7 +243,7 @@ def _upstream(upstream: ProxyUpstream) -> Row:
     sign = upstream_sign(upstream)
     models = ", ".join(upstream.models) or UNKNOWN
     slots = upstream.slots
-    figures_of = f"{f'{upstream.running}/{slots}':>5}" if slots else f"{upstream.running} running"
+    figures_of = f"{f'{upstream.running}/{slots}':>4}" if slots else f"{upstream.running} running"
     share = min(upstream.running / slots, 1.0) if slots else None
     failed = Span(str(upstream.failures), Tone.BAD if upstream.failures else Tone.MUTED)
     return Row(

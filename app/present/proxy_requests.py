@@ -24,7 +24,7 @@ COLUMNS = (
     Column("first", "first", 7, 7, need=2, right=True),
     Column("tokens", "tokens", 6, 7, right=True),
     Column("speed", "tok/s", 5, 6, need=3, right=True),
-    Column("trouble", "", 0, 34, keeps=24, need=1, grow=True),
+    Column("trouble", "", 0, 34, keeps=18, need=1, grow=True),
     Column("held", "held", 5, 7, need=7, right=True),
     Column("tries", "tries", 5, 5, need=10, right=True),
     Column("drafts", "drafts", 6, 6, need=9, right=True),
@@ -103,7 +103,8 @@ def _row(request: ProxyRequest, live: bool) -> Row:
     order = (sign.word, request.model, request.upstream, request.seconds, request.to_first_byte or 0.0, request.tokens,
              speed or 0.0, request.problem, request.held, request.retried, _share(request.accepted, request.drafted),
              _share(request.cached_tokens or 0, request.prompt_tokens), who, request.id)
-    return Row(request.id, cells, order=order, search=f"{request.kind} {request.client} {request.caller}")
+    more = (request.kind, request.client, request.caller, request.status, request.problem)
+    return Row(request.id, cells, order=order, search=" ".join(map(str, more)))
 
 
 def _so_far(seconds: float) -> str:
@@ -119,9 +120,12 @@ def trouble(request: ProxyRequest) -> Line:
     """What went wrong, in the words of its code."""
     if not request.problem:
         return ()
-    words = visible(request.problem, limit=LONGEST).replace("_", " ")
-    status = f" {request.status}" if request.status >= 400 else ""
-    return (Span(f"{words}{status}", sign_of(request).tone if request.state != ExchangeState.DONE else Tone.WARN),)
+    return (Span(_words(request.problem), Tone.WARN if request.state == ExchangeState.DONE else Tone.PLAIN),)
+
+
+def _words(code: str) -> str:
+    """A code as words; what the proxy calls an upstream is a server here."""
+    return visible(code, limit=LONGEST).replace("_", " ").replace("upstream", "server")
 
 
 def speed_of(request: ProxyRequest) -> float | None:
@@ -156,8 +160,7 @@ def detail(proxy: Proxy | None, id: str) -> tuple[Entry, ...]:
     out: list[Entry] = [Heading(f"request {visible(request.id, limit=LONGEST)}", sign.line)]
     if request.problem:
         status = f", the client got status {request.status}" if request.status else ""
-        words = visible(request.problem, limit=LONGEST).replace("_", " ")
-        out += [Paragraph(line(Span(f"{sign.glyph} {words}{status}", sign.tone)), 2), Paragraph()]
+        out += [Paragraph(line(Span(f"{sign.glyph} {_words(request.problem)}{status}", sign.tone)), 2), Paragraph()]
     out += [
         Fact("model", line(Span(visible(request.model, limit=LONGEST) or UNKNOWN, Tone.STRONG))),
         Fact("server", line(visible(request.upstream, limit=LONGEST) or "none yet")),

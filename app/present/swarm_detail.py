@@ -14,18 +14,20 @@ from widgets.meters import Meter
 from widgets.ramp import DENSITY, Graphs
 from widgets.spans import Span, Tone, joined, line
 
-MAP_LINES = 14                 # of the map of pieces, at most
+PAGE_MAP, PANE_MAP = 20, 8     # lines of the map of pieces, at most
 NAMES = 12                     # machines listed below a heading
 
 
-def detail(swarm: Swarm | None, node: str, graphs: Graphs = Graphs.BLOCKS) -> tuple[Entry, ...]:
-    """The page of a machine."""
+def detail(swarm: Swarm | None, node: str, graphs: Graphs = Graphs.BLOCKS, *,
+           map_lines: int = PAGE_MAP) -> tuple[Entry, ...]:
+    """The page of a machine; `map_lines` is how high the map of its pieces may be."""
     peer = next((peer for peer in swarm.peers if peer.node == node), None) if swarm is not None else None
     if swarm is None or peer is None:
         return (Paragraph(line(Span("This machine is no longer part of the swarm.", Tone.MUTED))),)
     out: list[Entry] = [Heading(visible(peer.node, limit=LONGEST), peer_sign(peer).line)]
     if peer.problem is not None:
         out += [*problem_entries(peer.problem), Paragraph()]
+    out += _bans(swarm, peer)
     whole = peer.state in WHOLE
     done = 1.0 if whole else min(peer.done_bytes / swarm.size, 0.999) if swarm.size > 0 else 0.0
     out += [
@@ -37,8 +39,8 @@ def detail(swarm: Swarm | None, node: str, graphs: Graphs = Graphs.BLOCKS) -> tu
     ]
     if not whole:
         out += [Paragraph(), Heading("pieces", _legend(graphs)),
-                PieceMap(peer.have, min(swarm.pieces, MOST_PIECES), MAP_LINES, Tone.BAR, graphs)]
-    return (*out, *_given(swarm, peer), *_bans(swarm, peer))
+                PieceMap(peer.have, min(swarm.pieces, MOST_PIECES), map_lines, Tone.BAR, graphs)]
+    return (*out, *_given(swarm, peer))
 
 
 def _legend(graphs: Graphs) -> tuple[Span, ...]:
@@ -71,11 +73,11 @@ def _bans(swarm: Swarm, peer: SwarmPeer) -> list[Entry]:
     about = [ban for ban in swarm.bans if peer.node in (ban.node, ban.source)]
     if not about:
         return []
-    out: list[Entry] = [Paragraph(), Heading("bans")]
+    out: list[Entry] = []
     for ban in about[:NAMES]:
         what = f"✕ {ban.source} sent wrong bytes for piece {ban.piece} to {ban.node}{': ' + ban.why if ban.why else ''}"
         out.append(Paragraph(line(Span(visible(what, limit=2 * LONGEST), Tone.BAD)), 2))
-    return out
+    return [*out, Paragraph()]
 
 
 def stop(swarm: Swarm) -> tuple[str, tuple[Entry, ...]]:

@@ -102,7 +102,8 @@ class SwarmScreen(CockpitScreen):
         if not (self.has_class("-wide") and self.has_class("-tall")):
             return
         node = self.query_one("#machines", RowTable).cursor_key
-        entries = swarm_detail.detail(chosen, node, self.cockpit.graphs) if chosen is not None and node else ()
+        graphs, lines = self.cockpit.graphs, swarm_detail.PANE_MAP
+        entries = swarm_detail.detail(chosen, node, graphs, map_lines=lines) if node else ()
         self.query_one("#about-machine", EntryView).show(entries, from_top=node != self._about)
         self._about = node
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from enum import Enum
 
 import example_fleets as fleets
+import example_proxies as proxies
+import example_swarms as swarms
 import pytest
 from cockpit_pilot import NARROW, WIDE, cockpit, show, told
 
@@ -77,6 +79,25 @@ async def test_every_screen_of_a_poisoned_fleet_is_only_text(state: str, size: t
             clean(app)
         await show(pilot, engine, app, renamed(poisoned(fleets.idle())))      # type: ignore[arg-type]
         clean(app)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW, (60, 16)])
+@pytest.mark.parametrize("state", ["normal", "failing", "stale"])
+async def test_a_poisoned_proxy_and_a_poisoned_swarm_are_only_text(state: str, size: tuple[int, int]) -> None:
+    proxied, swarmed = getattr(proxies, state)(), getattr(swarms, state)()
+    snapshot = poisoned(dataclasses.replace(proxied, swarms=swarmed.swarms, operations=swarmed.operations))
+    assert isinstance(snapshot, Snapshot)
+    peers = tuple(dataclasses.replace(peer, node=peer.node + POISON) for peer in snapshot.swarms[0].peers)
+    snapshot = dataclasses.replace(snapshot, swarms=(dataclasses.replace(snapshot.swarms[0], peers=peers),),
+                                   proxies=tuple(dataclasses.replace(each, node=each.node + POISON)
+                                                 for each in snapshot.proxies))
+    async with cockpit(snapshot, size, log=(POISON,)) as (_, app, pilot):
+        for keys in (("4",), ("y",), ("Y",), ("c",), ("n", "x"), ("n", "enter"), ("y",), ("escape", "tab", "o"),
+                     ("l",), ("escape", "right_square_bracket"), ("slash", "z"), ("escape", "6"), ("y",), ("Y",),
+                     ("v",), ("c",), ("n", "enter"), ("y",), ("escape", "end"), ("enter",), ("escape", "tab", "down")):
+            await pilot.press(*keys)
+            await pilot.pause()
+            clean(app)
 
 
 @pytest.mark.parametrize("kind", list(QuestionKind))

@@ -29,14 +29,15 @@ BUDGET = 10_000                # bytes for a frame in which all of thirty nodes 
 HERE = Path(__file__).parent
 
 
-def run_in_terminal(report: Path, columns: int, lines: int, **environ: str) -> tuple[dict[str, object], int]:
-    """What byte_meter.py measured, and the bytes that came out of the terminal's other end."""
+def run_in_terminal(report: Path, columns: int, lines: int, script: str = "byte_meter.py",
+                    **environ: str) -> tuple[dict[str, object], int]:
+    """What the script measured, and the bytes that came out of the terminal's other end."""
     outer, inner = pty.openpty()
     fcntl.ioctl(inner, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     unwanted = ("TEXTUAL", "SSH", "TMUX", "NO_COLOR", "COLORTERM")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
     process = subprocess.Popen(
-        [sys.executable, str(HERE / "byte_meter.py"), str(report)], stdin=inner, stdout=inner, stderr=inner,
+        [sys.executable, str(HERE / script), str(report)], stdin=inner, stdout=inner, stderr=inner,
         env={**clean, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(lines), **environ})
     os.close(inner)
     read = 0

@@ -83,7 +83,7 @@ def test_a_map_gives_every_piece_a_cell_where_there_is_room() -> None:
 
 
 def test_a_chart_shows_what_is_there_and_a_groove_for_nothing() -> None:
-    assert [plain(each) for each in chart((0, 1, 4, 8), 8, 6)] == ["  ▁▁▄█"]
+    assert [plain(each) for each in chart((0, 1, 4, 8), 8, 6)] == ["  ▁▂▄█"]
     assert [plain(each) for each in chart((0, 8, 16), 16, 3, 2)] == ["  █", "▁██"]
     assert [plain(each) for each in chart((0, 4, 8, 8), 8, 2, graphs=Graphs.BRAILLE)] == ["⢠⣿"]
     assert [plain(each) for each in chart((0, 4, 8), 8, 3, graphs=Graphs.ASCII)] == ["_:#"]
