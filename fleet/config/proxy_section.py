@@ -65,7 +65,8 @@ def _upstream(form: Form) -> UpstreamConfig:
     if section["key_file"].written and section["key_env"].written:
         section["key_env"].wrong("both 'key_file' and 'key_env' are here", "one of the two")
     seconds = "seconds between 0.1 and 86400"
-    backend = choice(section["backend"], BackendKind, default.backend)
+    usual = BackendKind.LLAMA_SERVER if section["speculation"].written else default.backend
+    backend = choice(section["backend"], BackendKind, usual)
     return UpstreamConfig(
         name=form.name,
         url=url,

@@ -163,6 +163,7 @@ class ModelConfig:
     experts: ExpertsConfig | None = None       # None = the model has to fit into memory
     draft: DraftConfig | None = None           # None = the head does not speculate
     vllm: VllmConfig = VllmConfig()            # for `runtime: vllm`, where `file` is a folder or a hub name
+    speculation: SpeculationConfig | None = None    # drafts in front of its head, made by the proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,11 @@ class SpeculationConfig:
     grace_text: float = 1.0                    # the same for Ollama
     look_ahead: bool = True                    # draft the next round while this one is verified
     honesty: float = 0.02                      # share of the requests that are asked again plainly and compared
+
+    @property
+    def verifies(self) -> bool:
+        """Drafts are verified from outside the head, which wants slots and flags of their own."""
+        return self.mode in (SpeculationMode.AUTO, SpeculationMode.STRIDED)
 
 
 @dataclass(frozen=True, slots=True)

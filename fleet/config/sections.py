@@ -38,6 +38,7 @@ from fleet.config.schema import (
     SshConfig,
     WorkerConfig,
 )
+from fleet.config.speculation_section import STRIDED_SLOTS, speculation
 from fleet.config.vllm_section import check_runtime, vllm
 from fleet.discovery.addresses import parse_ip, split_host_port
 
@@ -48,7 +49,7 @@ NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "mode", "extra_args", "runtime", "experts", "vllm", "draft")
+              "mode", "extra_args", "runtime", "experts", "vllm", "draft", "speculation")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 
@@ -162,6 +163,8 @@ def _model(form: Form) -> ModelConfig:
     check_alone(section)
     workers = section["workers"]
     node_names = "names of nodes, or [] for none"
+    drafts = speculation(section["speculation"])
+    slots = STRIDED_SLOTS if drafts is not None and drafts.verifies else None
     split_expected = "a share above 0, for example 0.6"
     return ModelConfig(
         name=form.name,
@@ -169,7 +172,7 @@ def _model(form: Form) -> ModelConfig:
         head=word(section["head"], "", "the name of a node"),
         workers=words(workers, node_names) if isinstance(workers.value, Sequence) or workers.written else None,
         context=integer(section["context"], None, 0, 1 << 31, "a number of tokens; 0 is the model's own"),
-        slots=integer(section["slots"], None, 1, 1024, "a number of slots from 1 to 1024"),
+        slots=integer(section["slots"], slots, 1, 1024, "a number of slots from 1 to 1024"),
         kv_type_k=kv_type_k,
         kv_type_v=kv_type_v,
         flash_attention=_flash_attention(section["flash_attention"]),
@@ -182,6 +185,7 @@ def _model(form: Form) -> ModelConfig:
         experts=experts(section["experts"]),
         draft=draft(section["draft"]),
         vllm=vllm(section["vllm"]),
+        speculation=drafts,
     )
 
 

@@ -14,6 +14,7 @@ from fleet.models.gguf import GgufHeader
 from fleet.planning.ladder import Short, Wish
 from fleet.planning.planned import Split, plan_split
 from fleet.planning.rooms import Rooms
+from fleet.planning.strided_flags import strided_flags
 from fleet.planning.wire import WireChoice, wire_flags
 from fleet.planning.wished import wish_of
 from fleet.runtimes.binaries import Flags
@@ -46,6 +47,9 @@ def decide(header: GgufHeader, rooms: Rooms, model: ModelConfig, head: NodeConfi
         wire = WireChoice() if flags is None else wire_flags(
             header, links, flags, given=given, kv_type_v=model.kv_type_v, flash_attention=model.flash_attention,
             context=context, output_on_head=decided.output_on_host if decided else False, room_for_full_window=room)
+        if flags is not None and model.speculation is not None and model.speculation.verifies:
+            wire = strided_flags(header, links, flags, wire, given=given, kv_type_v=model.kv_type_v,
+                                 flash_attention=model.flash_attention, room_for_full_window=room)
         wish = wish_of(model, head, mode=mode, wire=wire.argv)
         if decided is not None and wish == before.wish:
             return Decision(decided, wish, wire)

@@ -11,6 +11,7 @@ from fleet.model import Deployment, DeploymentState, OperationState, ServiceReco
 from fleet.planning.choose import known_files
 from fleet.proxies.ways import way_to_head
 from fleet.proxy.exchange import BackendKind, UpstreamSettings
+from fleet.speculation.settings import SpeculationSettings
 
 LOST = ("worker-dead", "worker-unseen", "worker-detached", "head-stuck", "head-unseen")
 MOST_MODELS = 5_000
@@ -27,7 +28,8 @@ class OfFleet:
     unreachable: str = ""            # why what serves cannot be reached from the proxy
 
 
-def of_fleet(snapshot: Snapshot, config: FleetConfig, proxy_node: str, key: str = "") -> OfFleet:
+def of_fleet(snapshot: Snapshot, config: FleetConfig, proxy_node: str, key: str = "",
+             speculation: SpeculationSettings | None = None) -> OfFleet:
     """What the proxy on a node is told. `key` is the API key of what serves, where it wants one."""
     catalogue = dict.fromkeys(_names(snapshot, config), False)
     deployment = snapshot.deployment
@@ -43,7 +45,8 @@ def of_fleet(snapshot: Snapshot, config: FleetConfig, proxy_node: str, key: str 
                        f"and no way leads there from {proxy_node}.")
     name = upstream_name(deployment)
     backend = BackendKind.VLLM if head_facts(record.facts).runtime == "vllm" else BackendKind.LLAMA_SERVER
-    settings = UpstreamSettings(name, url, backend, models=(deployment.model,) if deployment.model else (), key=key)
+    settings = UpstreamSettings(name, url, backend, models=(deployment.model,) if deployment.model else (), key=key,
+                                speculation=speculation if backend is BackendKind.LLAMA_SERVER else None)
     problem = deployment.problem
     lost = {name: problem.what} if problem is not None and problem.code in LOST else {}
     return OfFleet((settings,), lost, catalogue)

@@ -24,6 +24,8 @@ from fleet.proxies.inside import found
 from fleet.proxies.of_fleet import OfFleet, comes_back, head_record, of_fleet, under_way
 from fleet.proxies.readings import reading, wanted
 from fleet.proxy.exchange import UpstreamSettings
+from fleet.proxy.settings import speculation_of
+from fleet.speculation.settings import SpeculationSettings
 
 KEY_FILE_LIMIT = 64 * 1024
 HELD_FOR = 15.0              # seconds that clients wait on our word alone; it is said again at every look
@@ -201,7 +203,7 @@ class _Telling:
         snapshot, config = self._engine.snapshot(), self._engine.config
         self.problem = None
         try:
-            said = of_fleet(snapshot, config, self._node, await self._key(snapshot))
+            said = of_fleet(snapshot, config, self._node, await self._key(snapshot), await self._speculation(snapshot))
         except FleetError as error:
             self.problem = Problem(error.code, error.what, error.remedy)
             said = of_fleet(snapshot, config, self._node)
@@ -239,6 +241,13 @@ class _Telling:
             lines = (line.strip() for line in text.decode("utf-8", "replace").splitlines())
             self._keys = {place: next((line for line in lines if line), "")}
         return self._keys[place]
+
+    async def _speculation(self, snapshot: Snapshot) -> SpeculationSettings | None:
+        """What fleet.yaml says of drafts for the model that serves. Keys are read here. Raises ConfigError."""
+        model = self._engine.config.models.get(snapshot.deployment.model)
+        if model is None or model.speculation is None:
+            return None
+        return await asyncio.to_thread(speculation_of, model.speculation, dict(os.environ))
 
     async def _events(self, snapshot: Snapshot) -> None:
         """What has happened since the last look, for dashboards that listen to the proxy."""

@@ -21,6 +21,7 @@ from fleet.errors import ConfigError
 from fleet.proxy.access import check_bind
 from fleet.proxy.exchange import ProxySettings
 from fleet.proxy.settings import try_settings
+from fleet.speculation.settings import DrafterKind
 from fleet.text import visible
 
 PREFIX = "QUARTERDECK_"
@@ -72,7 +73,9 @@ VARIABLES: tuple[Variable, ...] = (
              "seconds of a long prompt", "1800"),
     Variable("TARGET_STALL_TIMEOUT", ("upstreams", "target", "stall_timeout"),
              "seconds between two parts of an answer", "300"),
-    *_server("DRAFT", "a second, small server, asked for by the name of its model"),
+    Variable("SPECULATION", ("upstreams", "target", "speculation", "mode"),
+             "auto, strided, native or off: drafts before the target, which is a llama-server then", "none"),
+    *_server("DRAFT", "a second, small server, asked for by the name of its model; it drafts where that is on"),
     Variable("LISTEN", ("listen",), "HOST:PORT to listen on", f"127.0.0.1:{PROXY_PORT}"),
     Variable("KEY", ("keys_env",), "keys of clients, with ; between: KEY, or NAME KEY models=a,b "
              "requests_a_minute=60 concurrent=2", "none", Writing.NAME),
@@ -179,6 +182,7 @@ def _config(env: Environment[str, str], notes: _VariableNotes) -> ProxyConfig:
         at.entries[variable.path[-1]] = value
         at.lines[variable.path[-1]] = line
     _without_url(root, notes)
+    _drafts(root)
     config = _several_targets(root, notes)
     if config.keys_file and config.keys_env:
         notes.add(0, f"{PREFIX}KEY_FILE", f"{PREFIX}KEY is set too", "one of the two")
@@ -195,6 +199,35 @@ def _without_url(root: marks.Mapping, notes: _VariableNotes) -> None:
             continue
         upstreams.entries.pop(name, None)
         notes.add(0, f"{PREFIX}{name.upper()}_URL", "this is not set", proxy_section.URL_EXPECTED)
+
+
+def _drafts(root: marks.Mapping) -> None:
+    """With speculation the target is a llama-server, and the draft server one of its drafters."""
+    upstreams = root.entries.get("upstreams", marks.Mapping(0))
+    assert isinstance(upstreams, marks.Mapping)
+    target, draft = upstreams.entries.get("target"), upstreams.entries.get("draft")
+    if not isinstance(target, marks.Mapping) or not isinstance(
+            speculation := target.entries.get("speculation"), marks.Mapping):
+        return
+    for server in (target, draft):
+        if isinstance(server, marks.Mapping) and "backend" not in server.entries:
+            server.entries["backend"] = marks.Scalar(server.line, DrafterKind.LLAMA_SERVER)
+            server.lines["backend"] = server.line
+    backend = draft.entries["backend"] if isinstance(draft, marks.Mapping) else None
+    if not isinstance(draft, marks.Mapping) or not isinstance(backend, marks.Scalar) \
+            or backend.text.lower() not in (DrafterKind.LLAMA_SERVER, DrafterKind.OLLAMA):
+        return
+    drafter, drafters = marks.Mapping(draft.line), marks.Mapping(draft.line)
+    for key in ("url", "backend", "key_file", "key_env"):
+        if key in draft.entries:
+            drafter.entries[key], drafter.lines[key] = draft.entries[key], draft.lines[key]
+    models = draft.entries.get("models")
+    if isinstance(models, marks.Sequence) and models.items:
+        drafter.entries["model"], drafter.lines["model"] = models.items[0], draft.lines["models"]
+    drafters.entries["draft"] = drafter
+    speculation.entries["drafters"] = drafters
+    for mapping, key in ((drafters, "draft"), (speculation, "drafters")):
+        mapping.lines[key] = draft.line
 
 
 def _several_targets(root: marks.Mapping, notes: _VariableNotes) -> ProxyConfig:

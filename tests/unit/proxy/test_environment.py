@@ -71,6 +71,22 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
     assert "key-of" not in repr(found)
 
 
+def test_the_draft_server_drafts_where_speculation_is_on() -> None:
+    found = settings(TARGET_URL="http://a:1", SPECULATION="auto", DRAFT_URL="http://b:2", DRAFT_MODEL="small,other",
+                     DRAFT_KEY="key-of-b")
+    target = next(up for up in found.upstreams if up.name == "target")
+    assert target.backend is BackendKind.LLAMA_SERVER and target.speculation is not None
+    drafter, = target.speculation.drafters
+    assert (drafter.url, drafter.kind, drafter.model, drafter.key) == (
+        "http://b:2", "llama-server", "small", "key-of-b")
+    found = settings(TARGET_URL="http://a:1", SPECULATION="strided", DRAFT_URL="http://b:2", DRAFT_BACKEND="vllm")
+    assert next(up for up in found.upstreams if up.name == "target").speculation.drafters == ()
+    assert settings(TARGET_URL="http://a:1", DRAFT_URL="http://b:2").upstreams[0].speculation is None
+    assert any("cannot verify drafts" in problem for problem in problems(
+        TARGET_URL="http://a:1", SPECULATION="auto", TARGET_BACKEND="openai"))
+    assert any("SPECULATION" in problem for problem in problems(TARGET_URL="http://a:1", SPECULATION="fast"))
+
+
 @pytest.mark.parametrize(("said", "told"), [
     ({}, "QUARTERDECK_TARGET_URL: this is not set. Expected the URL of a server"),
     ({"DRAFT_MODEL": "x"}, "QUARTERDECK_DRAFT_URL: this is not set."),
