@@ -73,6 +73,16 @@ def _temperature(text: str) -> float:
     return value
 
 
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds") from None
+    if not 0.0 <= value <= 3600.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 3600 seconds")
+    return value
+
+
 def _speed(text: str) -> float:
     try:
         value = float(text)
@@ -175,6 +185,13 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     up = verb("up", "bring a model up over the fleet")
     up.add_argument("model", nargs="?", default="", metavar="MODEL", help="default: fleet.yaml's `model:`")
     up.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
+    swap = verb("swap", "serve another model; requests wait meanwhile, and none is lost")
+    swap.add_argument("model", nargs="?", default="", metavar="MODEL")
+    swap.add_argument("--back", action="store_true", help="the model that was served before")
+    swap.add_argument("--drain", type=_seconds, default=120.0, metavar="SECONDS",
+                      help="let running requests end for so long, then cut them (default 120)")
+    swap.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
 
     down = verb("down", "end every service of this fleet")
     down.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")

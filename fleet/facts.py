@@ -13,6 +13,7 @@ from fleet.model import DeviceReads, Node, Share
 
 LIST_LIMIT = 64     # shares or workers in one file: llama.cpp itself takes 16
 TEXT_LIMIT = 1024
+RECENT = 8          # models
 MOST = 1 << 60      # of bytes, layers, tokens: what is larger is nonsense, and breaks sums and divisions
 
 
@@ -39,6 +40,7 @@ class HeadFacts:
     api_key_file: str = ""               # on the head; the key itself is never written down
     reads: tuple[DeviceReads, ...] = ()  # what each device does for a token, to learn how fast it is
     runtime: str = ""                    # "vllm"; "" = llama.cpp
+    recent: tuple[str, ...] = ()         # models that were served before this one, the last one first
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -50,6 +52,7 @@ class HeadFacts:
             "api_key_file": self.api_key_file,
             "reads": [asdict(part) for part in self.reads],
             "runtime": self.runtime,
+            "recent": list(self.recent),
         }
 
 
@@ -68,6 +71,7 @@ def head_facts(facts: Mapping[str, object]) -> HeadFacts:
         reads=tuple(DeviceReads(_text(r.get("node")), _text(r.get("device")), _count(r.get("bytes_read")) or 0,
                                 _count(r.get("sends_bytes")) or 0) for r in _mappings(facts.get("reads"))),
         runtime=_text(facts.get("runtime")),
+        recent=_texts(facts.get("recent")),
     )
 
 
@@ -99,6 +103,17 @@ def _mappings(value: object) -> list[Mapping[str, object]]:
 
 def _text(value: object) -> str:
     return value[:TEXT_LIMIT] if isinstance(value, str) else ""
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        return ()
+    return tuple(item[:TEXT_LIMIT] for item in value[:RECENT] if isinstance(item, str) and item)
+
+
+def recent_after(facts: HeadFacts, model: str) -> tuple[str, ...]:
+    """What was served before, once `model` is served in the place of what these facts tell of."""
+    return tuple(dict.fromkeys(name for name in (facts.model, *facts.recent) if name and name != model))[:RECENT]
 
 
 def _count(value: object) -> int | None:

@@ -147,7 +147,7 @@ def judge_deployment(nodes: Mapping[str, Node], evidence: Evidence, before: Depl
         state=state, model=facts.model, model_path=facts.model_path, head=head.node, head_service=head.record.id,
         endpoint=f"http://{_dialled(head.record.bind)}:{head.record.port}",
         workers=tuple((worker.node, worker.service) for worker in facts.workers),
-        context=facts.context, placement=placement, problem=problem,
+        context=facts.context, placement=placement, problem=problem, recent=facts.recent,
     ), before, now)
 
 

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from app.present.model_detail import tokens
 from app.present.units import UNKNOWN, size
 from fleet.config.schema import FleetConfig
-from fleet.model import Snapshot
+from fleet.model import Deployment, DeploymentState, Snapshot
 from widgets.row_spec import Column, Row
-from widgets.spans import Keep, Span, Tone, line
+from widgets.spans import Keep, Line, Span, Tone, line
+
+if TYPE_CHECKING:
+    from fleet.planning.propose import Proposal
 
 COLUMNS = (
+    Column("state", "", 1, 1),
     Column("name", "model", 10, 60, keep=Keep.BOTH, grow=True),
     Column("size", "size", 8, 9, right=True),
+    Column("fits", "fits with", 9, 14, need=2),
     Column("where", "where", 8, 24, need=1),
 )
 _LATER_SHARD = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
@@ -28,6 +37,7 @@ class Candidate:
     where: str
     bytes: int | None
     configured: bool
+    serves: bool = False
 
 
 def candidates(snapshot: Snapshot, config: FleetConfig) -> tuple[Candidate, ...]:
@@ -46,7 +56,48 @@ def candidates(snapshot: Snapshot, config: FleetConfig) -> tuple[Candidate, ...]
     for (base, count), places in sorted(found.items()):
         where = ", ".join(node for node, _ in places)
         out.append(Candidate(places[0][1], base, where, count, False))
-    return tuple(out)
+    return _recent_first(out, snapshot.deployment)
+
+
+def _recent_first(found: list[Candidate], deployment: Deployment) -> tuple[Candidate, ...]:
+    """What was served last comes first, what serves now last of all: one wants another one."""
+    recent = {name: place for place, name in enumerate(deployment.recent)}
+    up = deployment.state is not DeploymentState.DOWN
+
+    def names(model: Candidate) -> tuple[str, ...]:
+        return model.value, model.name, model.name.removesuffix(".gguf")
+
+    marked = [replace(model, serves=up and (deployment.model in names(model) or model.value == deployment.model_path))
+              for model in found]
+    return tuple(sorted(marked, key=lambda model: (
+        model.serves, min((recent[name] for name in names(model) if name in recent), default=len(recent)))))
+
+
+def matching(models: tuple[Candidate, ...], typed: str) -> tuple[Candidate, ...]:
+    """Those whose name or place has the typed letters in this order, the best match first."""
+    if not typed.strip():
+        return models
+    from textual.fuzzy import Matcher
+
+    matcher = Matcher(typed.strip())
+    scored = [(max(matcher.match(model.name), matcher.match(model.where) / 2), model) for model in models]
+    return tuple(model for score, model in sorted(scored, key=lambda item: -item[0]) if score > 0)
+
+
+class Fits(StrEnum):
+    """What is known of whether a model fits."""
+
+    UNKNOWN = "…"
+    WORKING = "◌ working"
+    NO = "✕ no"
+    NO_PLAN = "? no plan"
+
+
+def fits_of(proposal: Proposal | None) -> str:
+    """For the column: the context that it fits with."""
+    if proposal is None:
+        return Fits.NO_PLAN
+    return f"✓ {tokens(proposal.context)}" if proposal.fits else Fits.NO
 
 
 def _size_of(snapshot: Snapshot, file: str) -> int | None:
@@ -58,11 +109,18 @@ def _size_of(snapshot: Snapshot, file: str) -> int | None:
     return None
 
 
-def rows(models: tuple[Candidate, ...]) -> tuple[Row, ...]:
-    """A row each; the key is what `BringUp` is told."""
+def rows(models: tuple[Candidate, ...], fits: Mapping[str, str] | None = None) -> tuple[Row, ...]:
+    """A row each; the key is what `BringUp` is told. `fits`: by value, as far as it is known."""
     return tuple(
         Row(model.value, (
+            (Span("●" if model.serves else " ", Tone.GOOD),),
             (Span(model.name, Tone.STRONG if model.configured else Tone.PLAIN),),
             line(size(model.bytes) if model.bytes is not None else UNKNOWN),
+            _fits((fits or {}).get(model.value, Fits.UNKNOWN)),
             (Span(model.where, Tone.MUTED),),
         )) for model in models)
+
+
+def _fits(said: str) -> Line:
+    tone = {Fits.NO: Tone.BAD, Fits.NO_PLAN: Tone.WARN}.get(said, Tone.GOOD if said.startswith("✓") else Tone.MUTED)
+    return (Span(said, tone),)

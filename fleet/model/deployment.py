@@ -36,3 +36,4 @@ class Deployment:
     context: int | None = None            # tokens
     placement: Placement = Placement()
     problem: Problem | None = None
+    recent: tuple[str, ...] = ()          # models that were served before this one, the last one first

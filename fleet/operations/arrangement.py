@@ -66,6 +66,7 @@ class Arrangement:
     answers: dict[str, WorkerAnswer] = field(default_factory=dict)   # by endpoint
     planned: tuple[Share, ...] = ()
     log: HeadLog | None = None
+    recent: tuple[str, ...] = ()                       # models that were served before this one
     left_over: set[str] = field(default_factory=set)   # endpoints of workers that a head which is gone still holds
 
     def __post_init__(self) -> None:

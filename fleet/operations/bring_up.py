@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fleet.config.schema import RuntimeName
 from fleet.events import BringUp
+from fleet.facts import head_facts, recent_after
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.deaths import LOST
 from fleet.operations.expert_steps import LimitHolds, steps_before
@@ -53,6 +54,7 @@ async def plan_bring_up(hands: Hands, known: Known, command: BringUp) -> Plan:
     streamed = arrangement.streaming.remarks if arrangement.streaming else ()
     remarks = (*choice.left_out, *_lost(hands, arrangement), *streamed, *map(str, warnings(arrangement.verdicts)))
     old = hands.snapshot().deployment.model
+    arrangement.recent = _recent(hands, choice.model.name)
     swaps = bool(old) and old != choice.model.name and held_for(hands, choice.model.name) is not None
     steps = _steps(hands, arrangement, await proxy_steps(hands), command.drain)
     return Plan("swap" if swaps else "up", f"Swap {old}: {title[0].lower()}{title[1:]}" if swaps else title,
@@ -79,6 +81,14 @@ def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], dr
     steps.append(ProxyWays(hands, arrangement))
     steps += [ReleaseRequests(held)] if held is not None else []
     return [*steps, ReleaseLease(lease)]
+
+
+def _recent(hands: Hands, model: str) -> tuple[str, ...]:
+    """What was served before `model`, by what is written beside the head that is there."""
+    deployment = hands.snapshot().deployment
+    there = hands.snapshot().nodes.get(deployment.head)
+    record = record_of(there, deployment.head_service) if there is not None else None
+    return recent_after(head_facts(record.facts), model) if record is not None else ()
 
 
 def _lost(hands: Hands, arrangement: Arrangement) -> list[str]:

@@ -58,7 +58,8 @@ def head_spec(hands: Hands, arrangement: Arrangement, dealt: Dealt) -> ServiceSp
         threads=config.threads, wire=dealt.wire, api_key_file=config.api_key_file,
         extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, dealt.context, tuple(_ref(hands, seat) for seat in dealt.seats),
-                      arrangement.planned, api_key_file=config.api_key_file, reads=dealt.reads)
+                      arrangement.planned, api_key_file=config.api_key_file, reads=dealt.reads,
+                      recent=arrangement.recent)
     spec = ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
                        facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)

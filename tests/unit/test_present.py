@@ -262,12 +262,24 @@ def test_the_shell_command_is_quoted() -> None:
     assert shell.command_for(snapshot, "nodes", nasty, None) == "ssh 'a;reboot'"
 
 
-def test_models_are_offered_once_and_the_default_first() -> None:
+def test_models_are_offered_once_and_what_serves_last() -> None:
     snapshot = fleets.normal()
-    assert [each.value for each in models.candidates(snapshot, CONFIG)] == ["qwen3-32b", "gemma-3-270m"]
+    assert [each.value for each in models.candidates(snapshot, CONFIG)] == ["gemma-3-270m", "qwen3-32b"]
     more = (ModelFile("/m/other-00001-of-00002.gguf", 5), ModelFile("/m/other-00002-of-00002.gguf", 5),
             ModelFile("/m/mmproj-x.gguf", 3))
     bolt, cedar = (replace(snapshot.nodes[name], reading=replace(snapshot.nodes[name].reading, models=more))
                    for name in ("bolt", "cedar"))
     found = models.candidates(replace(snapshot, nodes={"bolt": bolt, "cedar": cedar}), CONFIG)
-    assert [(each.value, each.where) for each in found][2:] == [("/m/other-00001-of-00002.gguf", "bolt, cedar")]
+    assert ("/m/other-00001-of-00002.gguf", "bolt, cedar") in [(each.value, each.where) for each in found]
+    assert len(found) == 3 and found[-1].serves
+
+
+def test_what_was_served_last_is_offered_first_and_letters_narrow_the_list() -> None:
+    snapshot = fleets.normal()
+    before = replace(snapshot.deployment, model="none", model_path="", recent=("qwen3-32b",))
+    recent = replace(snapshot, deployment=before)
+    found = models.candidates(recent, CONFIG)
+    assert [each.value for each in found] == ["qwen3-32b", "gemma-3-270m"]
+    assert [each.value for each in models.matching(found, "qx")] == []
+    assert [each.value for each in models.matching(found, "gm7")] == ["gemma-3-270m"]
+    assert models.matching(found, "") == found
