@@ -238,13 +238,13 @@ class Gate:
         upstreams = self._concerned(name)
         try:
             async with asyncio.timeout(limit):
-                while any(upstream.running for upstream in upstreams):
+                while any(upstream.taken for upstream in upstreams):
                     moved = asyncio.get_running_loop().create_future()
                     self._moved.add(moved)
                     await moved
         except TimeoutError:
             pass
-        return sum(upstream.running for upstream in upstreams)
+        return sum(upstream.taken for upstream in upstreams)
 
     def _concerned(self, name: str) -> tuple[Upstream, ...]:
         upstream = self._routes.upstreams.get(name)

@@ -212,7 +212,7 @@ class Proxy:
                 upstream.pool.most_idle = 0
                 self.forward.conversations.forget(name)
                 if name in made:
-                    made[name].held, made[name].progress = upstream.held, upstream.progress
+                    made[name].follow(upstream)
                 if (probe := self._probes.pop(name, None)) is not None:
                     probe.cancel()
         self.routes.upstreams = {name: made.get(name) or self.routes.upstreams[name] for name in wanted}

@@ -148,6 +148,21 @@ class Upstream:
         self.requests = self.failures = self.tokens = 0      # since the start
         self.last_used = 0.0
         self.connections: set[Connection | Spoken] = set()   # of running requests
+        self._before: Upstream | None = None      # the same server by its former settings, while requests run there
+
+    def follow(self, before: Upstream) -> None:
+        """Take the place of `before`: a hold goes on, and of the same server all that is known stays true.
+
+        Else a change of its settings would send it everything that waits, until it says again how much it takes.
+        """
+        self.held, self.progress = before.held, before.progress
+        if (self.place, self.settings.backend) != (before.place, before.settings.backend):
+            return
+        self.health, self.lost, self._before = before.health, before.lost, before
+        self.learn(slots=before.slots, context=before.context, build=before.build, models=before.told_models,
+                   sleeping=before.sleeping)
+        self.requests, self.failures, self.tokens = before.requests, before.failures, before.tokens
+        self.last_used = before.last_used
 
     def _most_idle(self) -> int:
         # Every idle connection keeps one of llama-server's few HTTP threads (at least slots + 2).
@@ -161,7 +176,14 @@ class Upstream:
     @property
     def free(self) -> int | None:
         """Requests that it could still take; None = no limit known."""
-        return None if self.slots is None else max(0, self.slots - self.running)
+        return None if self.slots is None else max(0, self.slots - self.taken)
+
+    @property
+    def taken(self) -> int:
+        """Slots in use, also by requests that came by its former settings."""
+        if self._before is not None and not self._before.taken:
+            self._before = None
+        return self.running + (self._before.taken if self._before is not None else 0)
 
     @property
     def busy(self) -> bool:
