@@ -171,6 +171,9 @@ class ModelsScreen(CockpitScreen):
             case "bring_up":
                 return (model is not None and model.complete and model.kind is FileKind.MODEL
                         and not self.cockpit.read_only and self.cockpit.engine is not None)
+            case "distribute":
+                return (model is not None and model.complete and not self.cockpit.read_only
+                        and self.cockpit.engine is not None)
             case "split" | "copy_command":
                 return model is not None and model.complete and model.kind is FileKind.MODEL
             case "copy":
@@ -197,6 +200,24 @@ class ModelsScreen(CockpitScreen):
         """The plan, then yes or no."""
         if (model := self.selected) is not None:
             self.cockpit.bring_up(self._wanted(model))
+
+    def action_distribute(self) -> None:
+        """Choose machines, then the plan, then yes or no."""
+        from app.present import distribution
+        from app.screens.choose_nodes import ChooseNodesScreen
+        model, snapshot, cockpit = self.selected, self.cockpit.snapshot, self.cockpit
+        if model is None or snapshot is None:
+            return
+        if not distribution.targets(snapshot, model):
+            self.notify("Every machine of the fleet has it.", markup=False)
+            return
+
+        def chosen(names: tuple[str, ...] | None) -> None:
+            if names:
+                place = fleet_models.place_of(model)
+                cockpit.propose(distribution.distribute(model, place.node, place.path, names))
+
+        self.app.push_screen(ChooseNodesScreen(snapshot, model), chosen)
 
     def action_split(self) -> None:
         """How it would be split."""
