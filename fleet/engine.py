@@ -60,6 +60,7 @@ from fleet.recovery.driver import Recovery
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
+from fleet.serving.driver import Serving
 from fleet.telemetry.recorder import Recorder
 
 DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
@@ -372,6 +373,7 @@ class Engine:
                 group.create_task(self._recorder.run())
             if self._recover:
                 group.create_task(Recovery(self, self._desk, self._note).run())
+                group.create_task(Serving(self, self._tender.wanted, self._note).run())
             self._finder.start_known()
             self._started.set()
             try:

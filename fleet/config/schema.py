@@ -164,6 +164,9 @@ class ModelConfig:
     draft: DraftConfig | None = None           # None = the head does not speculate
     vllm: VllmConfig = VllmConfig()            # for `runtime: vllm`, where `file` is a folder or a hub name
     speculation: SpeculationConfig | None = None    # drafts in front of its head, made by the proxy
+    pinned: bool = False                       # never ended or swapped by itself
+    priority: int = 0                          # of several models that are asked for, the highest comes first
+    aliases: tuple[str, ...] = ()              # further names that clients may ask for it by
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,16 @@ class ProxyConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ServingConfig:
+    """When models come and go by themselves. Seconds."""
+
+    on_request: bool = False                   # a request that names a model which is not up has it brought up
+    idle: float = 0.0                          # a model that nobody uses for so long is ended; 0 = never
+    least: float = 20.0                        # what serves stays for so long, whoever asks for another one
+    patience: float = 30.0                     # so long requests wait for the ones that run to end by themselves
+
+
+@dataclass(frozen=True, slots=True)
 class FleetConfig:
     """The whole of fleet.yaml."""
 
@@ -276,6 +289,7 @@ class FleetConfig:
     ssh: SshConfig = SshConfig()
     proxy: ProxyConfig = ProxyConfig()
     recover: RecoverPolicy = RecoverPolicy.ASK
+    serving: ServingConfig = ServingConfig()
     refresh: float = 2.0                       # seconds between probes of a node
     model_dirs: tuple[str, ...] = ("~/models", "~/.cache/llama.cpp", "~/.cache/quarterdeck/models", "/models",
                                    "/opt/models", "/srv/models")

@@ -38,18 +38,20 @@ from fleet.config.schema import (
     SshConfig,
     WorkerConfig,
 )
+from fleet.config.serving_section import serving
 from fleet.config.speculation_section import STRIDED_SLOTS, speculation
 from fleet.config.vllm_section import check_runtime, vllm
 from fleet.discovery.addresses import parse_ip, split_host_port
 
-ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "recover", "refresh",
+ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "recover", "serving", "refresh",
              "model_dirs", "log_limit")
 NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_files", "jump", "roles", "vram",
              "workers", "head", "llama", "model_dirs", "state_dir", "rpc", "rpc_address")
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
 HEAD_KEYS = ("port", "bind", "api_key_file", "threads", "env", "extra_args")
 MODEL_KEYS = ("file", "head", "workers", "context", "slots", "kv", "flash_attention", "gpu_layers", "split",
-              "mode", "extra_args", "runtime", "experts", "vllm", "draft", "speculation")
+              "mode", "extra_args", "runtime", "experts", "vllm", "draft", "speculation", "pinned", "priority",
+              "aliases")
 DISCOVERY_KEYS = ("mdns", "interfaces", "ssh_config", "ssh_config_file", "announce")
 SSH_KEYS = ("user", "identity_file", "identity_files", "known_hosts", "connect_timeout", "agent")
 
@@ -78,6 +80,7 @@ def fleet(form: Form, path: str) -> FleetConfig:
         ssh=_ssh(root["ssh"]),
         proxy=proxy,
         recover=choice(root["recover"], RecoverPolicy, default.recover),
+        serving=serving(root["serving"]),
         refresh=number(root["refresh"], default.refresh, 0.2, 3600, "seconds between 0.2 and 3600"),
         model_dirs=_folders(root["model_dirs"]) if root["model_dirs"].written else default.model_dirs,
         log_limit=size(root["log_limit"], default.log_limit, SMALLEST_LOG),
@@ -186,6 +189,9 @@ def _model(form: Form) -> ModelConfig:
         draft=draft(section["draft"]),
         vllm=vllm(section["vllm"]),
         speculation=drafts,
+        pinned=boolean(section["pinned"], False),
+        priority=integer(section["priority"], 0, -1000, 1000, "a number; the higher the sooner"),
+        aliases=words(section["aliases"], "further names of this model, for example [gpt-4o]"),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.config.schema import HeadConfig, NodeConfig
 from fleet.model import Share
@@ -92,6 +92,7 @@ class Arrangement:
         """A digest of what is wanted: equal for a second bring-up of the same thing."""
         workers = [(seat.choice.node.name, seat.endpoint, seat.spec.argv if seat.spec else (),
                     seat.spec.facts.get("env") if seat.spec else "") for seat in self._candidates]
-        wanted = [repr(self.choice.model), self.head_node, repr(self.head_config), self.choice.head_binary.path,
+        plain = replace(self.choice.model, pinned=False, priority=0, aliases=())      # these are no matter of the head
+        wanted = [repr(plain), self.head_node, repr(self.head_config), self.choice.head_binary.path,
                   self.choice.head_binary.commit, workers]
         return hashlib.sha256(json.dumps(wanted).encode()).hexdigest()

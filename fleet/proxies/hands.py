@@ -39,7 +39,7 @@ class ProxyHand(Protocol):
         ...
 
     async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool]) -> Mapping[str, object]:
+                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> Mapping[str, object]:
         """What the fleet serves now; gives the state."""
         ...
 
@@ -83,9 +83,9 @@ class InsideHand:
         return await self._proxy.drain(name, limit, dict(progress), seconds)
 
     async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool]) -> Mapping[str, object]:
+                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> Mapping[str, object]:
         """As ProxyHand."""
-        self._proxy.set_fleet(upstreams, lost, catalogue)
+        self._proxy.set_fleet(upstreams, lost, catalogue, aliases)
         return self._proxy.state()
 
     async def tell(self, kind: str, facts: Mapping[str, object]) -> None:

@@ -25,31 +25,34 @@ class OfFleet:
     upstreams: tuple[UpstreamSettings, ...] = ()
     lost: dict[str, str] = field(default_factory=dict)
     catalogue: dict[str, bool] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
     unreachable: str = ""            # why what serves cannot be reached from the proxy
 
 
 def of_fleet(snapshot: Snapshot, config: FleetConfig, proxy_node: str, key: str = "",
              speculation: SpeculationSettings | None = None) -> OfFleet:
     """What the proxy on a node is told. `key` is the API key of what serves, where it wants one."""
-    catalogue = dict.fromkeys(_names(snapshot, config), False)
+    catalogue = dict.fromkeys(_names(snapshot, config), config.serving.on_request)
+    aliases = {alias: name for name, model in config.models.items() for alias in model.aliases}
     deployment = snapshot.deployment
     record = head_record(snapshot)
     if record is None or deployment.state in (DeploymentState.DOWN, DeploymentState.STOPPING):
-        return OfFleet(catalogue=catalogue)
+        return OfFleet(catalogue=catalogue, aliases=aliases)
     try:
         url = way_to_head(snapshot.nodes, proxy_node, deployment.head, record).url
     except PlanRefused as refused:
-        return OfFleet(catalogue=catalogue, unreachable=refused.what)
+        return OfFleet(catalogue=catalogue, aliases=aliases, unreachable=refused.what)
     if not url:
-        return OfFleet(catalogue=catalogue, unreachable=f"The head on {deployment.head} listens on its loopback alone, "
-                       f"and no way leads there from {proxy_node}.")
+        return OfFleet(catalogue=catalogue, aliases=aliases,
+                       unreachable=f"The head on {deployment.head} listens on its loopback alone, and no way leads "
+                       f"there from {proxy_node}.")
     name = upstream_name(deployment)
     backend = BackendKind.VLLM if head_facts(record.facts).runtime == "vllm" else BackendKind.LLAMA_SERVER
     settings = UpstreamSettings(name, url, backend, models=(deployment.model,) if deployment.model else (), key=key,
                                 speculation=speculation if backend is BackendKind.LLAMA_SERVER else None)
     problem = deployment.problem
     lost = {name: problem.what} if problem is not None and problem.code in LOST else {}
-    return OfFleet((settings,), lost, catalogue)
+    return OfFleet((settings,), lost, catalogue, aliases)
 
 
 def _names(snapshot: Snapshot, config: FleetConfig) -> list[str]:

@@ -213,7 +213,7 @@ class _Telling:
         if not said.upstreams and self._last and under_way(snapshot):
             said = replace(said, upstreams=self._last)     # one head ends and another comes: who waits, waits for that
         self._last = said.upstreams
-        state = await self._hand.fleet(said.upstreams, said.lost, said.catalogue)
+        state = await self._hand.fleet(said.upstreams, said.lost, said.catalogue, said.aliases)
         await self._hold(said, snapshot, config)
         await self._events(snapshot)
         return state

@@ -94,10 +94,10 @@ class ProxyClient:
         return left if isinstance(left, int) and not isinstance(left, bool) else 0
 
     async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool]) -> dict[str, object]:
+                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> dict[str, object]:
         """Say what the fleet serves now, which of it is lost and why, and what it could serve. Raises FleetError."""
         return await self._ask("PUT", "fleet", {"upstreams": [_plain(up) for up in upstreams], "lost": dict(lost),
-                                                "catalogue": dict(catalogue)})
+                                                "catalogue": dict(catalogue), "aliases": dict(aliases)})
 
     async def tell(self, kind: str, facts: Mapping[str, object]) -> None:
         """An event of the fleet, for whoever listens to the proxy's. Raises FleetError."""

@@ -108,7 +108,7 @@ class Control:
                 said = _object(_json(body))
                 lost = {str(name): visible(str(why), limit=400) for name, why in _object(said.get("lost")).items()}
                 proxy.set_fleet(read_upstreams(said.get("upstreams", [])), lost,
-                                read_catalogue(said.get("catalogue", {})))
+                                read_catalogue(said.get("catalogue", {})), read_aliases(said.get("aliases", {})))
                 return 200, proxy.state()
             case "POST", ["events"]:
                 said = _object(_json(body))
@@ -136,6 +136,18 @@ def read_catalogue(said: object) -> dict[str, bool]:
     if not isinstance(said, dict) or len(said) > MOST_MODELS or not all(
             isinstance(name, str) and name and isinstance(on_request, bool) for name, on_request in said.items()):
         raise ConfigError(f"The catalogue is an object of up to {MOST_MODELS} models, each true or false.")
+    return said
+
+
+def read_aliases(said: object) -> dict[str, str]:
+    """Further names of models from JSON: {name: model}.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    if not isinstance(said, dict) or len(said) > MOST_MODELS or not all(
+            isinstance(text, str) and text for pair in said.items() for text in pair):
+        raise ConfigError(f"Aliases are an object of up to {MOST_MODELS} names, each with its model.")
     return said
 
 

@@ -92,7 +92,7 @@ class Proxy:
             "held_models": self.gate.held_models, "aliases": self.routes.aliases,
             "models": {name: [up.name for up in ups] for name, ups in self.routes.models().items()},
             "upstreams": [up.state() for up in self.routes.upstreams.values()],
-            "drafting": drafting_state(self.sessions.values()),
+            "drafting": drafting_state(self.sessions.values(), self.records.drafts),
             "wanted": {model: {"waiting": count, "seconds": seconds}
                        for model, (count, seconds) in self.gate.wanted().items()},
         }
@@ -166,7 +166,7 @@ class Proxy:
         return ended
 
     def set_fleet(self, upstreams: Iterable[UpstreamSettings], lost: Mapping[str, str],
-                  catalogue: Mapping[str, bool]) -> None:
+                  catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> None:
         """What the fleet serves now, beside the configured upstreams; which of it is lost, and why.
 
         Raises ConfigError, and then changes nothing.
@@ -183,6 +183,10 @@ class Proxy:
             if upstream.lost != reason:
                 upstream.lost = reason
                 self._changed(upstream)
+        names = {**aliases, **self.settings.aliases}
+        if names != self.routes.aliases:
+            self.routes.aliases = names
+            self._changed(None)
         self.set_catalogue(catalogue)
 
     def set_catalogue(self, models: Mapping[str, bool]) -> None:

@@ -19,12 +19,14 @@ from fleet.config.schema import (
     ModelConfig,
     NodeConfig,
     ProxyConfig,
+    ServingConfig,
     SpeculationConfig,
     SshConfig,
     UpstreamConfig,
     VllmConfig,
     WorkerConfig,
 )
+from fleet.config.serving_section import SERVING_KEYS
 from fleet.config.speculation_section import DRAFTER_KEYS, SPECULATION_KEYS
 from fleet.config.vllm_section import VLLM_KEYS
 from fleet.proxy.exchange import HoldSettings, Limits, RepairSettings
@@ -36,7 +38,7 @@ WRITTEN_AS = {"kv_type_k": "kv", "kv_type_v": "kv", "local": "address", "name": 
 KEYS = {FleetConfig: sections.ROOT_KEYS, NodeConfig: sections.NODE_KEYS, WorkerConfig: sections.WORKER_KEYS,
         VllmConfig: VLLM_KEYS, ExpertsConfig: EXPERTS_KEYS,
         HeadConfig: sections.HEAD_KEYS, ModelConfig: sections.MODEL_KEYS, DiscoveryConfig: sections.DISCOVERY_KEYS,
-        SshConfig: sections.SSH_KEYS,
+        SshConfig: sections.SSH_KEYS, ServingConfig: SERVING_KEYS,
         ProxyConfig: proxy_section.PROXY_KEYS, UpstreamConfig: proxy_section.UPSTREAM_KEYS,
         SpeculationConfig: SPECULATION_KEYS, DrafterConfig: DRAFTER_KEYS,
         HoldSettings: proxy_section.HOLD_KEYS, Limits: proxy_section.LIMIT_KEYS,
@@ -68,6 +70,7 @@ def written() -> dict[type, set[str]]:
                         for key in keys_of(model.entries["experts"])},
         VllmConfig: {key for model in models if "vllm" in model.entries for key in keys_of(model.entries["vllm"])},
         DiscoveryConfig: keys_of(at["discovery"]), SshConfig: keys_of(at["ssh"]),
+        ServingConfig: keys_of(at["serving"]),
         ProxyConfig: keys_of(proxy) | {"keys_env"},      # stands there as a comment: it excludes keys_file
         UpstreamConfig: {key for upstream in proxy.entries["upstreams"].entries.values() for key in keys_of(upstream)},
         SpeculationConfig: keys_of(speculation),

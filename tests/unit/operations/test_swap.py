@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fleet.config.schema import FleetConfig, ProxyConfig
+from fleet.config.schema import FleetConfig, ProxyConfig, ServingConfig
 from fleet.engine import Engine
 from fleet.events import BringUp, StartProxy
 from fleet.model import DeploymentState, OperationState, StepState
@@ -166,4 +166,18 @@ async def test_a_client_that_names_the_old_model_is_told_that_it_is_not_loaded(t
         assert (await do(engine, BringUp(OTHER))).state is OperationState.DONE
         refused = await http.post("/v1/completions", json={"model": MODEL, "prompt": "x", "max_tokens": 1})
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_loaded")
+        await tear_down(engine)
+
+
+async def test_a_request_that_names_another_model_has_it_brought_up_and_one_that_nobody_uses_is_ended(
+        two: FleetConfig):
+    serving_on_request = replace(two, serving=ServingConfig(on_request=True, idle=3.0, least=0.0))
+    async with running(serving_on_request, tend=True, recover=True) as engine, httpx.AsyncClient(
+            base_url=f"http://{two.proxy.listen}", timeout=120) as http:
+        assert (await do(engine, StartProxy())).state is OperationState.DONE
+        for wanted in (MODEL, OTHER):
+            answer = await http.post("/v1/completions", json={"model": wanted, "prompt": "x", "max_tokens": 2})
+            assert (answer.status_code, answer.json().get("model")) == (200, wanted), answer.text
+        await until(engine, lambda s: s.deployment.state is DeploymentState.DOWN)
+        assert any("Nobody has used" in notice.text for notice in engine.latest.notices)
         await tear_down(engine)
