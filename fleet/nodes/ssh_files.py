@@ -43,7 +43,7 @@ class SftpFile:
             raise of_channel(node, error) from error
         try:
             async with asyncio.timeout(OPEN_TIMEOUT):
-                file = await client.open(path, asyncssh.FXF_WRITE | asyncssh.FXF_READ)
+                file = await client.open(path, asyncssh.FXF_WRITE | asyncssh.FXF_READ, encoding=None)
         except BaseException as error:
             client.exit()
             if isinstance(error, asyncssh.SFTPError | TimeoutError):
