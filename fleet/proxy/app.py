@@ -28,6 +28,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 JSON = (b"content-type", b"application/json")
 SSE_HEADERS = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+BODIES_AT_ONCE = 8               # times the largest body: what all that are still on their way may take of memory
+UNFINISHED = "too_much_unfinished"
 COMMENT = b": waiting\n\n"       # to a client whose upstream has not answered yet
 _POSTS = {
     "/v1/chat/completions": ApiKind.CHAT, "/chat/completions": ApiKind.CHAT,
@@ -56,6 +58,7 @@ class App:
         self._ollama = OllamaFace(proxy.forward, clock=proxy.clock, wall=time.time)
         self._names = names
         self._settings = proxy.settings
+        self._coming = 0             # bytes of bodies that are not whole yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -228,14 +231,20 @@ class App:
                         return None
                     part = message.get("body", b"")
                     assert isinstance(part, bytes)
+                    self._coming += len(part)
                     if (problem := meter.take(part)) is not None:
                         return problem
+                    if self._coming > BODIES_AT_ONCE * self._settings.limits.body:
+                        return Problem(503, UNFINISHED, "Too many requests are being sent at once, none of them whole.",
+                                       retry_after=5.0)
                     parts.append(part)
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
             return Problem(408, "request_timeout", "The body of the request did not come in time.",
                            "invalid_request_error")
+        finally:
+            self._coming -= meter.size
 
     # --- of the proxy itself -------------------------------------------------------------------------
 
@@ -335,7 +344,7 @@ async def _whole(send: Send, status: int, body: bytes, headers: Headers) -> None
 
 async def _refuse(send: Send, problem: Problem, path: str, cors: Headers, *, close: bool = False) -> None:
     headers = [*error_headers(problem), *cors]
-    if close or problem.status in (408, 413, 431):
+    if close or problem.status in (408, 413, 431) or problem.code == UNFINISHED:
         headers.append((b"connection", b"close"))       # the rest of the request is not read
     await _whole(send, problem.status, error_body(problem, path), headers)
 

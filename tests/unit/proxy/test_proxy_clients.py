@@ -24,6 +24,7 @@ from tests.unit.proxy.scripted import (
     framed,
     hang,
     hang_after_one,
+    nothing_left,
     proxied,
     tell,
     told,
@@ -275,6 +276,24 @@ async def test_a_large_body_is_refused_before_it_has_come():
         async with client(proxy, head + framed(b"x" * 2000)) as asking:
             assert (await asking.reply()).status == 413
         assert not up.asked
+
+
+async def test_bodies_that_are_never_whole_do_not_fill_the_memory(parser):
+    start = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100000\r\n\r\n"
+    async with upstream(tell) as up, proxied(up, limits=Limits(body=100_000)) as proxy, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(client(proxy, start + b" " * 90_000)) for _ in range(12)]
+        reading = [asyncio.ensure_future(asking.reply()) for asking in clients]
+        async with asyncio.timeout(20):
+            while sum(task.done() for task in reading) < 4:      # 8 x 100,000 bytes hold eight of them
+                await asyncio.wait([task for task in reading if not task.done()], return_when=asyncio.FIRST_COMPLETED)
+        refused = [await task for task in reading if task.done()]
+        assert {(reply.status, reply.json()["error"]["code"]) for reply in refused} == {(503, "too_much_unfinished")}
+        for task in reading:
+            task.cancel()
+        await stack.aclose()
+        await asyncio.gather(*reading, return_exceptions=True)
+        await nothing_left(proxy)
+        assert (await told(proxy, ask())).status == 200
 
 
 async def test_a_request_passes_on_as_it_came():
