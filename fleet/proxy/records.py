@@ -97,6 +97,11 @@ class Records:
             self.events.tell("request", asdict(record))
         return record
 
+    def drafts(self, upstream: str) -> tuple[int, int]:
+        """Tokens that were drafted for answers of an upstream since the start, and those that were right."""
+        sums = [sums for (_, name), sums in self.sums.items() if name == upstream]
+        return sum(one.drafted for one in sums), sum(one.accepted for one in sums)
+
     def _add(self, record: RequestRecord) -> None:
         key = (record.model, record.upstream)
         if key not in self.sums and (len(self.sums) >= MOST_SERIES or not record.upstream):

@@ -24,7 +24,7 @@ from fleet.speculation.pieces import Pieces
 from fleet.speculation.race import Race, Runner
 from fleet.speculation.request import Asked, read_request
 from fleet.speculation.settings import DrafterKind, SpeculationMode, SpeculationSettings
-from fleet.speculation.shares import Shares
+from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.spoken import Spawn, Spoken
 from fleet.speculation.strand import Bench, Strand
 from fleet.speculation.target import Abilities, Target
@@ -85,6 +85,11 @@ class TargetSession:
         self._answering = 0                  # requests
         self._answered = self._passed = 0
 
+    @property
+    def name(self) -> str:
+        """Of the target."""
+        return self._upstream.name
+
     # --- a request -----------------------------------------------------------------------------------
 
     async def open(self, call: Call) -> Spoken | None:
@@ -96,7 +101,8 @@ class TargetSession:
         if isinstance(asked, Asked):
             try:
                 bench = await self._ready()
-                asked = self._unable(bench.abilities) or read_request(call, template=bench.abilities.template)
+                asked = self._unable(bench.abilities) or bench.keeping.problem or read_request(
+                    call, template=bench.abilities.template)
                 if isinstance(asked, Asked):
                     context = await self._context(asked)
                     if not bench.abilities.context or len(context.ids) < bench.abilities.context:
@@ -118,6 +124,8 @@ class TargetSession:
             if self._bench is not None and like == self._looked_like and self._clock() - self._looked_at < LOOK_AGAIN:
                 return self._bench
             abilities = await self._target.look()
+            if self._bench is not None and like != self._looked_like:
+                self._bench.keeping = Keeping()          # it may have been started anew, with other flags
             self._looked_at, self._looked_like = self._clock(), like
             if self._bench is None or self._bench.abilities != abilities:
                 if self._bench is not None:
@@ -266,12 +274,18 @@ class TargetSession:
 
     # --- what is shown -------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, object]:
-        """As JSON, for the Draft screen and the control interface."""
+    def state(self, drafted: int = 0, accepted: int = 0) -> dict[str, object]:
+        """As JSON, for the Draft screen and the control interface.
+
+        Args:
+            drafted: tokens of all drafts before or inside this target so far, as its answers told.
+            accepted: how many of them were right.
+        """
         bench = self._bench
         said: dict[str, object] = {
-            "upstream": self._upstream.name, "setting": str(self.settings.mode), "why": self.why,
-            "answered": self._answered, "passed_on": self._passed, "mode": "plain", "reason": self.why}
+            "upstream": self.name, "setting": str(self.settings.mode), "why": self.why,
+            "answered": self._answered, "passed_on": self._passed, "drafted": drafted, "accepted": accepted,
+            "mode": "plain", "reason": self.why}
         if bench is None:
             return said
         bench.watched_until = self._clock() + WATCHED
@@ -279,6 +293,8 @@ class TargetSession:
         said |= steering
         if self.why:
             said["reason"] = self.why
+        if bench.abilities.speculates or self.settings.mode is SpeculationMode.NATIVE:
+            said |= {"mode": str(Mode.NATIVE), "acceptance": accepted / drafted if drafted else None}
         said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"), "rounds": list(bench.rounds),
                  "honesty": self.honesty.state(quantised=bench.abilities.quantised),
                  "look_ahead": round(bench.ahead.rate, 3), "slots": bench.abilities.slots,
@@ -292,7 +308,12 @@ class TargetSession:
             self._bench = None
 
 
-def drafting_state(sessions: Iterable[TargetSession]) -> dict[str, object]:
-    """What the Draft screen shows: the target that answered most with drafts, and the others by name."""
-    states = sorted((session.state() for session in sessions), key=lambda said: -int(str(said["answered"])))
+def drafting_state(sessions: Iterable[TargetSession], counts: Callable[[str], tuple[int, int]]) -> dict[str, object]:
+    """What the Draft screen shows: the target that answered most with drafts, and the others by name.
+
+    Args:
+        counts: drafted and accepted tokens so far, by the name of an upstream.
+    """
+    states = sorted((session.state(*counts(session.name)) for session in sessions),
+                    key=lambda said: -int(str(said["answered"])))
     return {**states[0], "targets": states} if states else {}

@@ -20,7 +20,7 @@ from fleet.speculation.pieces import Pieces, Text
 from fleet.speculation.race import Draft, Race
 from fleet.speculation.request import Asked
 from fleet.speculation.settings import SpeculationSettings
-from fleet.speculation.shares import Shares
+from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.stops import Stops
 from fleet.speculation.strided import Part, Verified, verify
 from fleet.speculation.target import Abilities, Target, ids_of
@@ -49,6 +49,7 @@ class Bench:
     first_timeout: float = 1800.0              # seconds of a prompt
     timeout: float = 300.0                     # seconds of a round
     ahead: AheadRecord = field(default_factory=AheadRecord)
+    keeping: Keeping = field(default_factory=Keeping)
     rounds: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     watched_until: float = 0.0                 # somebody looks at the last rounds
     token_seconds: float = 0.0                 # of a plain token, smoothed; 0 = never seen
@@ -75,6 +76,7 @@ class Strand:
         room = bench.abilities.context - len(context.ids) if bench.abilities.context else MOST_TOKENS
         self._most = min(room, MOST_TOKENS if asked.most is None else asked.most)
         self._since = 0.0                      # the clock at the first token
+        self._prompts = 0                      # of the widest round so far: slots that know this context
         self._chosen: Choice | None = None     # for the next round, where it was asked for already
         self._read = (0, 0.0)                  # prompt tokens that were read, and seconds; until a round has told them
 
@@ -127,8 +129,10 @@ class Strand:
         choice = choice or self._bench.steering.choose(len(self._context.ids))
         if self._text.within_character:
             await self._verify(Choice(Mode.STRIDED, 0, 1), None, 0.0, told=False)
-        elif choice.mode is Mode.STRIDED:
+        elif choice.mode is Mode.STRIDED and not self._bench.keeping.problem:
             await self._speculate(choice, group)
+        elif choice.mode is Mode.STRIDED:
+            await self._stream(Choice(Mode.PLAIN, reason=self._bench.keeping.problem))
         elif choice.draft_length <= 0 or choice.draft_length >= STREAMED:
             await self._stream(choice)
         else:
@@ -171,6 +175,10 @@ class Strand:
                              ascii=draft.ascii if draft else True, timeout=bench.timeout)
         took = bench.clock() - begun
         self._moved()
+        prompts = found.drafted // found.stride + 1
+        if prompts <= self._prompts:
+            bench.keeping.saw(context=before, prompts=prompts, read=found.read)
+        self._prompts = max(self._prompts, prompts)
         drafted = draft.ids[:found.drafted] if draft else ()
         self._ahead.settle(all_right=bool(draft) and found.accepted == len(drafted), bonus=found.bonus)
         written = await self._take(found)

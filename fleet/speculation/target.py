@@ -64,9 +64,8 @@ class Target:
         entry = mapping(models[0]) if isinstance(models, list) and models else {}
         settings = mapping(mapping(mapping(props).get("default_generation_settings")).get("params"))
         kinds = text(settings.get("speculative.types"))
-        speculates = kinds not in ("", "none")
-        if with_slots and not kinds:
-            speculates = await self._slots_speculate()
+        # b10068 tells "none" there also where it drafts; its slots say so.
+        speculates = kinds not in ("", "none") or (with_slots and await self._slots_speculate())
         vocabulary = count(mapping(entry.get("meta")).get("n_vocab")) or 0
         weights = text(mapping(props).get("model_ftype"))
         return Abilities(told.slots or 1, told.context or 0, vocabulary, told.build_info, told.chat_template,

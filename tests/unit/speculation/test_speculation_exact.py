@@ -255,6 +255,34 @@ async def test_a_target_that_cannot_be_asked_so_answers_alone_and_says_why(targe
             assert "-np" in proxy.proxy.state()["drafting"]["why"]
 
 
+async def test_a_head_that_drafts_by_itself_is_left_alone_and_its_figures_are_told(target_model: Path, draft_model: Path
+                                                                                     ) -> None:
+    flags = ("-np", "3", "-kvu", "-t", "1", "-md", str(draft_model), "--spec-type", "draft-simple", *EXACT)
+    with engine(target_model, *flags) as native:
+        async with speculating(native, choice=Choice(Mode.STRIDED, 4, 1)) as (proxy, fixed), \
+                httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+            asked = body(COMPLETION, prompts(native, 1, tokens=40)[0], max_tokens=40)
+            await http.post(COMPLETION, json=asked)
+            drafting = proxy.proxy.state()["drafting"]
+            assert drafting["mode"] == "native" and not fixed.rounds
+            assert drafting["drafted"] > 0 and 0 < drafting["acceptance"] < 1
+
+
+async def test_a_target_that_does_not_keep_its_slots_is_found_out(target_model: Path) -> None:
+    flags = ("-np", "5", "-kvu", "-t", "1", *EXACT)                    # idle slots are saved and cleared by default
+    with engine(target_model, *flags) as forgetful:
+        async with speculating(forgetful, choice=Choice(Mode.STRIDED, 4, 1)) as (proxy, fixed), \
+                httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+            repeated = " ".join([prompts(forgetful, 1, words=9, tokens=40)[0]] * 12)
+            asked = body(COMPLETION, repeated, max_tokens=60, ignore_eos=True)
+            alone = forgetful.http.post(COMPLETION, json=asked)
+            assert text_in((await http.post(COMPLETION, json=asked)).json()) == text_in(alone.json())
+            rounds = len(fixed.rounds)
+            assert text_in((await http.post(COMPLETION, json=asked)).json()) == text_in(alone.json())
+            assert "--no-cache-idle-slots" in proxy.proxy.state()["drafting"]["why"]
+            assert len(fixed.rounds) == rounds
+
+
 async def test_what_has_a_state_of_its_own_goes_through_untouched(target: Engine, drafter: Engine) -> None:
     async with speculating(target, DrafterSettings("draft", drafter.url), choice=Choice(Mode.STRIDED, 8, 2)
                            ) as (proxy, fixed), httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:

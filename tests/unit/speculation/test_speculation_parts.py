@@ -21,7 +21,7 @@ from fleet.speculation.settings import (
     SpeculationSettings,
     read_speculation,
 )
-from fleet.speculation.shares import Shares
+from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.stops import Stops
 from fleet.speculation.strided import walk
 from fleet.speculation.target import Continuation
@@ -149,6 +149,19 @@ def test_slots_are_shared_fairly() -> None:
     assert shares.lanes(100) == 3
     others = 6
     assert shares.lanes(100) == 1
+
+
+def test_a_target_that_reads_everything_anew_is_known_by_it() -> None:
+    keeping = Keeping()
+    for _ in range(5):
+        keeping.saw(context=20, prompts=9, read=180)           # too short to tell
+        keeping.saw(context=500, prompts=9, read=90)
+    assert not keeping.problem
+    for read in (4500, 4500, 90, 4500, 4500):
+        keeping.saw(context=500, prompts=9, read=read)
+    assert not keeping.problem
+    keeping.saw(context=500, prompts=9, read=4500)
+    assert "--no-cache-idle-slots" in keeping.problem
 
 
 def test_looking_ahead_stops_where_it_never_comes_true_and_is_tried_again() -> None:
