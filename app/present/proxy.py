@@ -44,7 +44,9 @@ HEALTH_SIGNS: Mapping[str, Sign] = {
     Health.LOADING: Sign("◔", "loading", Tone.ACCENT),
     Health.TRIAL: Sign("◐", "on trial", Tone.WARN),
     Health.BROKEN: Sign("✕", "broken", Tone.BAD),
+    "lost": Sign("✕", "lost", Tone.BAD),       # ended for good, as the fleet knows
 }
+DEAD = (Health.BROKEN, "lost")
 BUSY = Sign("◉", "busy", Tone.GOOD)
 HELD = Sign("‖", "held", Tone.WARN)
 LONGEST = 160                  # characters of what a server says of itself
@@ -119,7 +121,7 @@ def troubles(proxy: Proxy | None) -> tuple[Entry, ...]:
         found.append(Problem("no-upstream", "No server stands behind it: every request is refused.",
                              "Bring a model up (1, then b), or name servers below `proxy: upstreams:` in fleet.yaml.",
                              Severity.WARNING))
-    elif not found and all(upstream.health == Health.BROKEN for upstream in proxy.upstreams):
+    elif not found and all(upstream.health in DEAD for upstream in proxy.upstreams):
         found.append(Problem("all-broken", "No server behind it answers: requests wait for one, and are refused then.",
                              "Their reasons stand below; 1 shows the machines."))
     return tuple(entry for problem in found for entry in problem_entries(problem))
@@ -234,7 +236,7 @@ def upstream_rows(proxy: Proxy | None) -> tuple[Row, ...]:
 def upstream_sign(upstream: ProxyUpstream) -> Sign:
     """Health; that it is held or busy only where it is well."""
     known = HEALTH_SIGNS.get(upstream.health, Sign("?", visible(upstream.health, limit=20), Tone.WARN))
-    if upstream.held and upstream.health != Health.BROKEN:
+    if upstream.held and upstream.health not in DEAD:
         return HELD
     return BUSY if upstream.busy and upstream.health == Health.READY else known
 

@@ -199,6 +199,8 @@ def test_what_a_server_is_held_for_is_said_as_far_as_it_is_known(told: dict[str,
 def test_a_server_behind_that_is_broken_is_trouble_for_the_whole() -> None:
     broken = replace(proxies.TOWER, health="broken")
     entries = proxy.troubles(Proxy("a", "b", "u", 0.0, upstreams=(broken,)))
+    lost = proxy.upstream_sign(replace(broken, health="lost", held=True))
+    assert (lost.glyph, lost.word) == ("✕", "lost"), "held for whatever, it will not answer"
     assert "No server behind it answers" in "".join(plain(each) for entry in entries for each in entry.lines(200))
     assert proxy.troubles(proxies.proxy()) == () and proxy.troubles(None) == ()
 

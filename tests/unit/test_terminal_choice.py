@@ -10,6 +10,7 @@ import pytest
 
 from app import clipboard
 from app.terminal import ANSI_DARK, ANSI_LIGHT, DARK, LIGHT, prepare_environment
+from widgets.ramp import Graphs
 
 XTERM = {"TERM": "xterm-256color"}
 
@@ -84,6 +85,12 @@ def test_a_bare_terminal_gets_osc_52() -> None:
     done = clipboard.copy("atlas", {"TERM": "xterm"})
     assert done.ok and done.sequence == f"\x1b]52;c;{payload('atlas')}\x07"
     assert "Sent" in done.message and "copied" not in done.message.lower()
+
+
+@pytest.mark.parametrize(("said", "graphs"), [("", Graphs.BLOCKS), ("Braille", Graphs.BRAILLE), ("ascii", Graphs.ASCII),
+                                              ("pixels", Graphs.BLOCKS)])
+def test_graphs_are_drawn_with_what_the_user_says(said: str, graphs: Graphs) -> None:
+    assert prepare_environment({**XTERM, "QUARTERDECK_GRAPHS": said}).graphs is graphs
 
 
 def test_tmux_is_passed_through_and_its_setting_named() -> None:
