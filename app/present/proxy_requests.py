@@ -24,11 +24,11 @@ COLUMNS = (
     Column("first", "first", 7, 7, need=2, right=True),
     Column("tokens", "tokens", 6, 7, right=True),
     Column("speed", "tok/s", 5, 6, need=3, right=True),
-    Column("trouble", "", 0, 34, keeps=18, need=1, grow=True),
     Column("held", "held", 5, 7, need=7, right=True),
     Column("tries", "tries", 5, 5, need=10, right=True),
     Column("drafts", "drafts", 6, 6, need=9, right=True),
     Column("cached", "cached", 6, 6, need=8, right=True),
+    Column("trouble", "", 0, 34, keeps=18, need=1, grow=True),
     Column("who", "client", 6, 18, need=5, keep=Keep.END),
     Column("id", "id", 4, 16, need=11, keep=Keep.END),
 )
@@ -91,18 +91,18 @@ def _row(request: ProxyRequest, live: bool) -> Row:
         (Span(latency(request.to_first_byte), tone),),
         (Span(number(request.tokens) if request.tokens else UNKNOWN, tone),),
         (Span(_speed(speed), tone),),
-        trouble(request),
         (Span(latency(request.held) if request.held >= 0.05 else UNKNOWN, Tone.WARN if live and request.held >= 1 else
               Tone.MUTED),),
         (Span(str(request.retried + 1) if request.retried else UNKNOWN, Tone.WARN if request.retried else Tone.MUTED),),
         (Span(percent(request.accepted / request.drafted) if request.drafted > 0 else UNKNOWN, tone),),
         (Span(_cached(request), tone),),
+        trouble(request),
         (Span(visible(who, limit=LONGEST) or UNKNOWN, Tone.MUTED),),
         (Span(visible(request.id, limit=LONGEST), Tone.MUTED),),
     )
     order = (sign.word, request.model, request.upstream, request.seconds, request.to_first_byte or 0.0, request.tokens,
-             speed or 0.0, request.problem, request.held, request.retried, _share(request.accepted, request.drafted),
-             _share(request.cached_tokens or 0, request.prompt_tokens), who, request.id)
+             speed or 0.0, request.held, request.retried, _share(request.accepted, request.drafted),
+             _share(request.cached_tokens or 0, request.prompt_tokens), request.problem, who, request.id)
     more = (request.kind, request.client, request.caller, request.status, request.problem)
     return Row(request.id, cells, order=order, search=" ".join(map(str, more)))
 
