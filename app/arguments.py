@@ -130,6 +130,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_bench(action: Callable[..., argparse.ArgumentParser]) -> None:
+    speculation = action("speculation", "every way to draft, side by side with the target alone")
+    speculation.add_argument("--target", default="", metavar="URL",
+                             help="a llama-server (default: what the fleet serves)")
+    speculation.add_argument("--drafter", action="append", default=[], metavar="URL",
+                             help="a llama-server with a draft model; may be repeated")
+    speculation.add_argument("--key-env", default="", metavar="NAME",
+                             help="variable with the key that the target wants")
+    speculation.add_argument("--tokens", type=_at_least_one, default=96, metavar="N",
+                             help="of each answer (default 96)")
+
+
 def _add_plan(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("model", nargs="?", default="", metavar="MODEL", help="default: fleet.yaml's `model:`")
     plan.add_argument("--context", type=_count, default=None, metavar="N",
@@ -223,6 +235,8 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
 
     add_proxy(actions_of(verb("proxy", "serve one endpoint before everything that the fleet serves", json=False)),
               _count)
+
+    _add_bench(actions_of(verb("bench", "measure what a way of serving is worth on this fleet", json=False)))
 
     verb("doctor", "check everything that has to be right, and say what to do about the rest")
 

@@ -387,6 +387,8 @@ def main() -> int:
                                                ).split(",")]
     if options.tightwad_python and not shutil.which(options.tightwad_python):
         sys.exit(f"There is no {options.tightwad_python}: name a Python that has tightwad 0.5.4, or leave it out.")
+    with suppress(OSError):      # as the servers: before everything else that runs here, tightwad's proxy too
+        os.setpriority(os.PRIO_PROCESS, 0, int(lab_servers.PRIORITY))
     rows = [] if options.only == "standin" else in_lab(options)
     stand = {} if options.only == "lab" else asyncio.run(in_stead(options))
     found = summary(rows, stand)
