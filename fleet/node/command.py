@@ -24,49 +24,23 @@ import random
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
-from typing import Callable
 
 from . import residency
 from .access import Access, read_token
-from .client import Connection, parse_peer
 from .files import read_bounded
 from .hashing import create_manifest
 from .limits import Throttle, parse_rate
-from .manifest import (
-    PIECE_SIZE,
-    SUFFIX,
-    Manifest,
-    clean_facts,
-    find_manifest,
-    load_manifest,
-    parse_manifest,
-)
-from .progress import as_line
+from .manifest import PIECE_SIZE, SUFFIX, Manifest, clean_facts
 from .puller import PARALLEL, Puller
+from .running import Told, check, fetch_manifest, manifest_of, pull, pulling, seeding, serve_on
 from .seeder import PORT, Seeder
-from .store import PULL, REPAIR, SEED, Store, mark_source
-from .trouble import ManifestRefused, Stopped, StoreError, SwarmError
+from .store import PULL, REPAIR, mark_source
+from .trouble import ManifestRefused, Stopped, SwarmError
 
 FAILED, STOPPED = 1, 3
 LONGEST_COMMAND = 4_096
 _TOKEN_REMARK = "--token can be read by everybody on the machine: use --token-file or the environment."
-
-
-class Told:
-    """Writes records to stdout; a reader that is gone stops the work."""
-
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._lock, self._stop = threading.Lock(), stop
-
-    def __call__(self, record: object) -> None:
-        try:
-            with self._lock:
-                sys.stdout.write(as_line(record) + "\n")
-                sys.stdout.flush()
-        except (BrokenPipeError, ValueError):
-            self._stop()
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -176,94 +150,39 @@ def _manifest(options: argparse.Namespace, tell: Told, halt: threading.Event) ->
 
 def _seed(options: argparse.Namespace, tell: Told, halt: threading.Event) -> int:
     seeder = _seeder(options, options.host, tell)
-    stores = []
-    try:
-        for path in options.files:
-            store = Store(_manifest_of(path), path.resolve().parent, mode=SEED)
-            store.open(_checking(tell, path.name), halt)
-            stores.append(store)
-            seeder.add(store, once=options.once)
-        seeder.start()
-        for store in stores:
-            tell(_serving(seeder, store))
+    with seeding(seeder, options.files, tell, halt, once=options.once):
         _listen(options, halt, tell, seeder, None)
-        _serve_on(options, seeder, tell, halt)
-        return 0
-    finally:
-        seeder.stop()
-        for store in stores:
-            store.close()
+        serve_on(seeder, tell, halt, options.linger)
+    return 0
 
 
 def _pull(options: argparse.Namespace, tell: Told, halt: threading.Event) -> int:
-    manifest, peers = _fetch_manifest(options, tell)
+    manifest, base = fetch_manifest(options.manifest, _token(options, tell) if "://" in options.manifest else "")
+    peers = list(dict.fromkeys([*options.peer, *([base] if base else [])]))
     return _run(options, manifest, options.folder, peers, tell, halt, PULL)
 
 
 def _verify(options: argparse.Namespace, tell: Told, halt: threading.Event) -> int:
-    manifest, folder = _manifest_of(options.file), options.file.resolve().parent
+    manifest, folder = manifest_of(options.file), options.file.resolve().parent
     if options.peer or options.tracker:
         return _run(options, manifest, folder, options.peer, tell, halt, REPAIR)
-    store = Store(manifest, folder, mode=SEED)
-    store.open(_checking(tell, manifest.name), halt, trust=False)
-    have, complete = store.holdings.snapshot(), store.complete
-    store.close()
-    wrong = sorted(set(range(manifest.count)) - set(have))
-    if complete:
-        tell({"event": "done", "paths": [str(path) for path in store.finals], "received": 0, "seconds": 0.0})
-        return 0
-    tell({"event": "wrong", "pieces": wrong[:1000], "count": len(wrong)})
-    raise StoreError(f"{manifest.name}: {len(wrong)} of {manifest.count} pieces are missing or wrong.",
-                     "Give --peer URL to repair it.", code="wrong")
+    check(manifest, folder, tell, halt)
+    return 0
 
 
 def _run(options: argparse.Namespace, manifest: Manifest, folder: Path, peers: list[str], tell: Told,
          halt: threading.Event, mode: str) -> int:
     seeder = _seeder(options, options.host or "127.0.0.1", tell)
-    seeder.start()
     puller = Puller(manifest, folder, peers, parallel=options.parallel, token=_token(options, tell), seeder=seeder,
                     trackers=options.tracker, throttle=Throttle(options.limit_down, options.limit_down_peer),
                     tell=tell, patience=options.patience or None, mode=mode, trust=mode != REPAIR,
                     rng=random.Random(options.seed))
-    tell({"event": "serving", "url": seeder.url, "port": seeder.port, "name": manifest.name, "manifest": manifest.id})
-    _listen(options, halt, tell, seeder, puller)
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            if halt.wait(0.2):
-                puller.stop()
-                return
-
-    threading.Thread(target=watch, name="halt", daemon=True).start()
-    try:
-        outcome = puller.run()
-        tell({"event": "done", "paths": [str(path) for path in outcome.paths], "received": outcome.received,
-              "seconds": round(outcome.seconds, 3), "banned": outcome.banned})
+    with pulling(puller, seeder, tell, halt):
+        _listen(options, halt, tell, seeder, puller)
+        pull(puller, tell)
         if getattr(options, "keep_seeding", False):
-            _serve_on(options, seeder, tell, halt)
-        return 0
-    finally:
-        done.set()
-        seeder.stop()
-        puller.store.close()
-
-
-def _serve_on(options: argparse.Namespace, seeder: Seeder, tell: Told, halt: threading.Event) -> None:
-    """Serve until told to stop, or until nobody took a byte for --linger seconds."""
-    sent, moving = 0, False
-    looked = moved = time.monotonic()
-    while not halt.wait(1.0):
-        now, total = time.monotonic(), seeder.total_sent()
-        if total != sent or moving:
-            tell({"event": "sent", "bytes": total, "up": round((total - sent) / (now - looked), 1)})
-        moving = total != sent
-        if moving:
-            moved = now
-        elif options.linger and now - moved > options.linger:
-            tell({"event": "note", "what": f"Nobody has asked for {options.linger:.0f} s."})
-            return
-        sent, looked = total, now
+            serve_on(seeder, tell, halt, options.linger)
+    return 0
 
 
 def _seeder(options: argparse.Namespace, host: str, tell: Told) -> Seeder:
@@ -276,45 +195,6 @@ def _token(options: argparse.Namespace, tell: Told) -> str:
         tell({"event": "note", "what": _TOKEN_REMARK})
         options.token_file, os.environ["QUARTERDECK_SWARM_TOKEN"], options.token = None, options.token, None
     return read_token(options.token_file)
-
-
-def _manifest_of(path: Path) -> Manifest:
-    found = find_manifest(path)
-    if found is None:
-        raise StoreError(f"{path} has no manifest beside it.", "Make one with the verb manifest.", code="missing")
-    manifest = load_manifest(found)
-    if path.name not in [entry.name for entry in manifest.files]:
-        raise ManifestRefused(f"{found} is the manifest of {manifest.name}.", "Make the manifest again.")
-    return manifest
-
-
-def _fetch_manifest(options: argparse.Namespace, tell: Told) -> tuple[Manifest, list[str]]:
-    """The manifest, and the peers; a manifest's URL is a peer, too."""
-    where = options.manifest
-    if "://" not in where:
-        return load_manifest(where), options.peer
-    base = where[:-len("/manifest")] if where.endswith("/manifest") else where
-    connection = Connection(parse_peer(base), _token(options, tell))
-    try:
-        return parse_manifest(connection.get_manifest()), list(dict.fromkeys([*options.peer, base]))
-    finally:
-        connection.close()
-
-
-def _checking(tell: Told, name: str) -> Callable[[int, int], None]:
-    last = [0]
-
-    def progress(done: int, total: int) -> None:
-        if done - last[0] >= 1 << 28 or done == total:
-            last[0] = done
-            tell({"event": "progress", "phase": "checking", "name": name, "done": done, "bytes": total})
-
-    return progress
-
-
-def _serving(seeder: Seeder, store: Store) -> dict:
-    return {"event": "serving", "url": seeder.url, "port": seeder.port, "name": store.manifest.name,
-            "manifest": store.manifest.id, "have": len(store.holdings), "pieces": store.manifest.count}
 
 
 def _listen(options: argparse.Namespace, halt: threading.Event, tell: Told, seeder: Seeder,
