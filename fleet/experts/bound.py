@@ -71,11 +71,12 @@ class Bound:
     limit: int                                         # bytes
     group: str = ""                                    # the cgroup's folder, where it is ours to remove
     readahead: tuple[tuple[str, int, int], ...] = ()   # setting, KB now, KB before
+    files: tuple[str, ...] = ()                        # of the model, which no other group is to hold in memory
 
     def to_json(self) -> dict[str, object]:
         """Plain JSON values."""
         return {"way": self.way.value, "limit": self.limit, "group": self.group,
-                "readahead": [list(one) for one in self.readahead]}
+                "readahead": [list(one) for one in self.readahead], "files": list(self.files)}
 
 
 def bound_of(facts: Mapping[str, object]) -> Bound | None:
@@ -87,8 +88,11 @@ def bound_of(facts: Mapping[str, object]) -> Bound | None:
     kept = tuple((one[0], one[1], one[2]) for one in (readahead if isinstance(readahead, list) else [])[:64]
                  if isinstance(one, list) and len(one) == 3 and isinstance(one[0], str)
                  and all(type(kb) is int and 0 <= kb <= _LARGEST for kb in one[1:]))
+    paths = found.get("files")
     return Bound(Way(found["way"]), limit if type(limit) is int and limit > 0 else 0,
-                 group[:4096] if isinstance(group, str) else "", kept)
+                 group[:4096] if isinstance(group, str) else "", kept,
+                 tuple(path for path in (paths if isinstance(paths, list) else [])[:1024]
+                       if isinstance(path, str) and path.startswith("/")))
 
 
 async def look(transport: Transport, paths: Sequence[str]) -> Ground:
@@ -168,8 +172,8 @@ def bounded_environment(bound: Bound, ground: Ground) -> dict[str, str]:
     return {"XDG_RUNTIME_DIR": f"/run/user/{ground.uid}"} if bound.way is Way.USER_SCOPE else {}
 
 
-async def lower(transport: Transport, bound: Bound) -> None:
-    """Set the readahead that a bounded head wants, as long as it runs.
+async def make_ready(transport: Transport, bound: Bound) -> None:
+    """Before a bounded head starts: its model out of the page cache, the readahead as it wants it while it runs.
 
     Raises:
         OperationFailed: a setting was not taken.
@@ -180,6 +184,8 @@ async def lower(transport: Transport, bound: Bound) -> None:
             raise OperationFailed(f"The readahead of a disk of {transport.name} could not be set: "
                                   f"{visible(done.error_text)[:200].strip() or setting}.",
                                   f"As root there: echo {now} > {setting}", code="readahead")
+    if bound.files:
+        await drop(transport, bound.files)
 
 
 async def release(transport: Transport, bound: Bound) -> tuple[str, ...]:

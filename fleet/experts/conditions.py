@@ -56,7 +56,7 @@ def check_arguments(flags: Flags, program: str, extra: Sequence[str], env: Mappi
             if text.isdigit():
                 prompts = int(text) << 20
             else:
-                wrong.append(f"{name} {text[:20]} keeps old prompts without a limit.")
+                wrong.append(f"{name} {text[:20]}".rstrip() + " keeps old prompts without a limit.")
     for variable, name in _VARIABLES.items():
         if variable in env and env[variable].strip().lower() not in _OFF:
             wrong.append(f"{variable} in env of the head is {name}, which {_ARGUMENTS[name]}.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fleet.errors import FleetError, OperationFailed, StartFailed
-from fleet.experts.bound import bound_of, lower
+from fleet.experts.bound import bound_of, make_ready
 from fleet.model import NodeState, ServiceKind, ServiceRecord
 from fleet.nodes.services import ServiceSpec
 from fleet.operations.arrangement import Seat
@@ -33,7 +33,7 @@ async def start(hands: Hands, node: str, spec: ServiceSpec, report: Callable[[st
     """
     bound = bound_of(spec.facts)
     if bound is not None:
-        await lower(hands.transport(node), bound)
+        await make_ready(hands.transport(node), bound)
     try:
         return await hands.supervisor(node).start(spec, on_note=report)
     except StartFailed as error:

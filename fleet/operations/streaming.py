@@ -99,7 +99,7 @@ async def prepare_streaming(hands: Hands, choice: Choice, head: NodeConfig, head
     remarks += [f"The readahead of its disk is set from {was} to {READAHEAD} KB as long as it runs ({setting})."
                 for setting, was in readahead.lower]
     bound = replace(bound_for(ground, way, config.budget, service),
-                    readahead=tuple((setting, READAHEAD, was) for setting, was in readahead.lower))
+                    readahead=tuple((setting, READAHEAD, was) for setting, was in readahead.lower), files=paths)
     return Streaming(config, choice.head_binary.path, paths, layout, ask, needs, ground, bound, arguments.argv,
                      wants_shim, any("should be" in remark for remark in readahead.remarks), tuple(remarks))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import mmap
 import os
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -38,6 +40,14 @@ def middle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """The readahead of this machine's disk is one for all tests that run side by side."""
+    with (Path(tempfile.gettempdir()) / f"quarterdeck-tests-{os.geteuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A state folder without services gives way to the usual one with some: there is none of these here."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -45,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def way() -> Way:
+async def way(program: str) -> Way:
     """How this machine bounds memory; nothing here can be tried where it cannot."""
     try:
         return choose_way(await look(LocalTransport(NODE), []), NODE)
@@ -187,14 +197,8 @@ async def test_a_head_that_fails_leaves_no_limit_behind(way: Way, middle: Path, 
 
 @pytest.mark.parametrize(("arguments", "env", "sentence"), [
     (("--no-mmap",), {}, "--no-mmap in extra_args reads the whole model into memory that cannot be evicted."),
-    (("--mlock",), {}, "--mlock in extra_args locks the whole model in memory."),
-    (("--direct-io",), {}, "past the page cache"),
-    (("--repack",), {}, "--repack in extra_args makes a second copy of the weights"),
-    (("--warmup",), {}, "--warmup in extra_args reads every expert of every layer"),
-    (("--cache-ram", "-1"), {}, "--cache-ram -1 keeps old prompts without a limit."),
     (("--cache-ram", "8192"), {}, "Give it 8."),
     ((), {"LLAMA_ARG_MLOCK": "1"}, "LLAMA_ARG_MLOCK in env of the head is --mlock"),
-    ((), {"LLAMA_ARG_NO_MMAP": "1"}, "LLAMA_ARG_NO_MMAP in env of the head is --no-mmap"),
 ])
 async def test_what_breaks_the_budget_is_refused(way: Way, small: Path, tmp_path: Path, arguments, env, sentence):
     async with running(fleet_of(tmp_path / "state", small, 200 * MIB, arguments=arguments, env=env)) as engine:

@@ -29,7 +29,7 @@ from fleet.experts.bound import (
     choose_way,
     drop,
     look,
-    lower,
+    make_ready,
     release,
 )
 from fleet.experts.budget import CYCLES, Needs, judge_budget, needs_of
@@ -178,10 +178,12 @@ def test_a_group_is_made_joined_and_left_to_the_program(tmp_path: Path, shell: s
 
 
 def test_what_is_kept_of_a_limit_is_read_back_and_not_believed():
-    bound = Bound(Way.FIRST, GIB, "/sys/fs/cgroup/memory/quarterdeck-x", (("/sys/a/read_ahead_kb", 64, 128),))
+    bound = Bound(Way.FIRST, GIB, "/sys/fs/cgroup/memory/quarterdeck-x", (("/sys/a/read_ahead_kb", 64, 128),),
+                  ("/m/a.gguf",))
     assert bound_of({"bound": json.loads(json.dumps(bound.to_json()))}) == bound
     assert bound_of({}) is None and bound_of({"bound": {"way": "magic"}}) is None and bound_of({"bound": 3}) is None
-    odd = bound_of({"bound": {"way": "cgroup-v2", "limit": "x", "group": 3, "readahead": [[1, 2], ["a", -1, 2], "b"]}})
+    odd = bound_of({"bound": {"way": "cgroup-v2", "limit": "x", "group": 3, "readahead": [[1, 2], ["a", -1, 2], "b"],
+                              "files": ["relative", 3]}})
     assert odd == Bound(Way.SECOND, 0)
 
 
@@ -199,7 +201,7 @@ async def test_a_setting_that_is_no_readahead_is_not_written(tmp_path: Path):
     file = tmp_path / "file"
     file.write_text("keep")
     with pytest.raises(Exception, match="readahead"):
-        await lower(LocalTransport("here"), Bound(Way.FIRST, GIB, "", ((str(file), 64, 128),)))
+        await make_ready(LocalTransport("here"), Bound(Way.FIRST, GIB, "", ((str(file), 64, 128),)))
     assert file.read_text() == "keep"
 
 
@@ -239,6 +241,26 @@ def test_all_that_breaks_the_limit_is_said_at_once():
                         {"LLAMA_ARG_MMAP": "off"})
     for word in ("--no-mmap in", "--mlock in", "without a limit", "LLAMA_ARG_MMAP"):
         assert word in caught.value.what
+
+
+@pytest.mark.parametrize(("arguments", "env", "sentence"), [
+    (("--no-mmap",), {}, "--no-mmap in extra_args reads the whole model into memory that cannot be evicted."),
+    (("--mlock",), {}, "--mlock in extra_args locks the whole model in memory."),
+    (("-dio",), {}, "-dio in extra_args reads the whole model past the page cache"),
+    (("--direct-io",), {}, "--direct-io in extra_args reads the whole model past the page cache"),
+    (("--repack",), {}, "--repack in extra_args makes a second copy of the weights"),
+    (("--warmup",), {}, "--warmup in extra_args reads every expert of every layer"),
+    (("--cache-ram", "-1"), {}, "--cache-ram -1 keeps old prompts without a limit."),
+    (("-cram",), {}, "-cram keeps old prompts without a limit."),
+    ((), {"LLAMA_ARG_MLOCK": "1"}, "LLAMA_ARG_MLOCK in env of the head is --mlock, which locks"),
+    ((), {"LLAMA_ARG_NO_MMAP": "1"}, "LLAMA_ARG_NO_MMAP in env of the head is --no-mmap, which reads"),
+    ((), {"LLAMA_ARG_MMAP": "false"}, "LLAMA_ARG_MMAP in env of the head is --no-mmap, which reads"),
+    ((), {"LLAMA_ARG_DIO": "on"}, "LLAMA_ARG_DIO in env of the head is --direct-io, which reads"),
+])
+def test_each_way_to_break_the_limit_has_its_sentence(arguments, env, sentence):
+    with pytest.raises(PlanRefused) as caught:
+        check_arguments(Flags.parse(HELP), "llama-server", arguments, env)
+    assert sentence in caught.value.what and caught.value.remedy == "Take that away, or `experts:`."
 
 
 def test_a_server_that_cannot_do_without_repacking_is_refused():
