@@ -11,6 +11,7 @@ from app.face import EngineFace, MakeEngine
 from app.which_fleet import WhichFleet
 
 if TYPE_CHECKING:
+    from fleet.operations.journal import Journal
     from fleet.telemetry.recorder import Recorder
 
 
@@ -31,7 +32,7 @@ def engine_maker(which: WhichFleet, options: argparse.Namespace, *, discover: bo
         return Engine(which.config, config_path=which.path, accept_new=options.accept_new, interactive=interactive,
                       discover=looks, recorder=recorder(which.config.fleet) if record else None,
                       tend=tend, recover=recover,
-                      inside=inside_folder())
+                      inside=inside_folder(), journal=journal(which.config.fleet))
 
     return make
 
@@ -51,3 +52,10 @@ def recordings() -> Path:
 def inside_folder() -> Path:
     """Where headless engines on this machine leave the control files of the proxies that they run in themselves."""
     return state_home() / "inside"
+
+
+def journal(fleet: str) -> Journal:
+    """Where operations are written down while they run."""
+    from fleet.operations.journal import Journal
+
+    return Journal(state_home() / "journal", fleet)

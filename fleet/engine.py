@@ -49,6 +49,7 @@ from fleet.nodes.watcher import NodeWatcher
 from fleet.operations.desk import OperationDesk
 from fleet.operations.hands import node_of
 from fleet.operations.head_steps import STALLED_AFTER, client_of
+from fleet.operations.journal import Journal
 from fleet.operations.links import measure_links
 from fleet.operations.plan import problem_of
 from fleet.planning.choose import may_be_head, node_config
@@ -57,6 +58,7 @@ from fleet.planning.propose import Proposal, WhatIf
 from fleet.proxies.hands import ProxyHand
 from fleet.proxies.tender import Tender
 from fleet.recovery.driver import Recovery
+from fleet.recovery.unfinished import finish
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
@@ -76,7 +78,8 @@ class Engine:
                  interactive: bool = False, only_nodes: frozenset[str] | None = None, discover: bool = True,
                  clock: Callable[[], float] = time.monotonic, epoch: Callable[[], float] = time.time,
                  stalled_after: float = STALLED_AFTER, recorder: Recorder | None = None,
-                 tend: bool = False, recover: bool = False, inside: Path | None = None) -> None:
+                 tend: bool = False, recover: bool = False, inside: Path | None = None,
+                 journal: Journal | None = None) -> None:
         self.config = config
         self.clock = clock
         self.stalled_after = stalled_after
@@ -96,7 +99,8 @@ class Engine:
         self._witness = Witness(self, self._judge)
         self._tender = Tender(self, self._on_proxies, tells=tend, inside=inside)
         self.headers = Headers()
-        self._operations = OperationDesk(self, self.emit, self.headers)
+        self._journal = journal
+        self._operations = OperationDesk(self, self.emit, self.headers, journal)
         self._started = asyncio.Event()
         self._looked_around = asyncio.Event()
         self._wanted: set[str] = set()     # nodes that were only found, and that somebody asked to connect to
@@ -374,6 +378,8 @@ class Engine:
             if self._recover:
                 group.create_task(Recovery(self, self._desk, self._note).run())
                 group.create_task(Serving(self, self._tender.wanted, self._note).run())
+                if self._journal is not None:
+                    group.create_task(finish(self, self._journal, self._desk, self._note, self.settled))
             self._finder.start_known()
             self._started.set()
             try:

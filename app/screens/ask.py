@@ -20,6 +20,7 @@ TITLES = {
     QuestionKind.PASSWORD: "Password",
     QuestionKind.PASSPHRASE: "Passphrase",
     QuestionKind.RECOVER: "What served has broken",
+    QuestionKind.UNFINISHED: "Something was left half done",
 }
 
 
@@ -34,11 +35,13 @@ class QuestionScreen(ModalScreen[str | None]):
         """What is asked, with the node and the fingerprint or key file."""
         question = self.question
         name = {QuestionKind.HOST_KEY: "fingerprint", QuestionKind.PASSWORD: "for",
-                QuestionKind.PASSPHRASE: "key file", QuestionKind.RECOVER: "left out"}[question.kind]
+                QuestionKind.PASSPHRASE: "key file", QuestionKind.RECOVER: "left out",
+                QuestionKind.UNFINISHED: "served then"}[question.kind]
         out: list[Entry] = [
             Heading(TITLES[question.kind]), Paragraph(), Paragraph(line(question.text)), Paragraph(),
-            Fact("node", line(Span(question.node, Tone.STRONG)), room=11),
         ]
+        if question.node:
+            out.append(Fact("node", line(Span(question.node, Tone.STRONG)), room=11))
         if question.detail:
             out.append(Fact(name, line(Span(question.detail, Tone.STRONG))))
         if question.kind is QuestionKind.HOST_KEY:
@@ -121,6 +124,36 @@ class RecoverScreen(QuestionScreen):
         self.query_one(wanted, Button).focus()
 
 
+class UnfinishedScreen(QuestionScreen):
+    """What becomes of an operation that a cockpit left half done when it died."""
+
+    AUTO_FOCUS = "#no"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "settle('go on')", "Go on", id="question.go-on"),
+        Binding("u", "settle('go back')", "Go back", id="question.go-back"),
+        Binding("n,escape", "settle('')", "Leave it", id="question.leave-unfinished"),
+        Binding("left,shift+tab", "app.focus_previous", "Other button", id="question.previous", show=False),
+        Binding("right,tab", "app.focus_next", "Other button", id="question.next", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """The question, then the buttons."""
+        with Vertical(classes="dialog"):
+            yield EntryView(self.body(), id="said")
+            with Horizontal(classes="buttons"):
+                yield Button("Leave it  n", id="no", compact=True)
+                yield Button("Go back  u", id="back", compact=True)
+                yield Button("Go on  y", id="yes", compact=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Enter on a button."""
+        self.dismiss({"yes": "go on", "back": "go back"}.get(event.button.id or ""))
+
+    def action_settle(self, answer: str) -> None:
+        """That way."""
+        self.dismiss(answer or None)
+
+
 class SecretScreen(QuestionScreen):
     """A masked line. What was typed is gone from the screen before it is handed over."""
 
@@ -158,6 +191,8 @@ def question_screen(question: Question) -> QuestionScreen:
             return HostKeyScreen(question)
         case QuestionKind.RECOVER:
             return RecoverScreen(question)
+        case QuestionKind.UNFINISHED:
+            return UnfinishedScreen(question)
     return SecretScreen(question)
 
 

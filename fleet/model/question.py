@@ -13,6 +13,7 @@ class QuestionKind(StrEnum):
     PASSWORD = "password"                 # answer is the password: never stored, never in an event
     PASSPHRASE = "passphrase"
     RECOVER = "recover"                   # answer "yes" or None
+    UNFINISHED = "unfinished"             # answer "go on", "go back" or None; detail: the model to go back to
 
 
 @dataclass(frozen=True, slots=True)

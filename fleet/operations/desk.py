@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
@@ -18,6 +19,7 @@ from fleet.events import (
     OperationChanged,
     RestartService,
     StartProxy,
+    StartSeeder,
     StartService,
     StopService,
     TearDown,
@@ -26,6 +28,7 @@ from fleet.model import Operation, OperationState, Problem
 from fleet.models.reader import Headers
 from fleet.operations.bring_up import plan_bring_up
 from fleet.operations.hands import Hands, Known
+from fleet.operations.journal import Journal
 from fleet.operations.lease import FleetChanged
 from fleet.operations.plan import Plan, Runner, problem_of
 from fleet.operations.proposing import propose_now
@@ -38,6 +41,7 @@ WORDS: dict[type, tuple[str, str]] = {
     BringUp: ("up", "Bring up"), TearDown: ("down", "Tear down"), StartService: ("start", "Start"),
     StopService: ("stop", "Stop"), RestartService: ("restart", "Restart"), AdoptProcess: ("adopt", "Adopt"),
     EndProcess: ("end", "End"), Distribute: ("distribute", "Distribute"),
+    StartSeeder: ("seed", "Start a seeder"),
     StartProxy: ("proxy", "Start the proxy"), CancelRequest: ("cancel", "End a request"),
 }
 PLANNED_ANEW = 3     # times: a fleet that changes between every plan and its first step is worked on by somebody else
@@ -47,9 +51,11 @@ KEPT = 100           # ended operations that can still be asked for
 class OperationDesk:
     """Takes commands in. Each becomes an Operation that the Snapshot shows from its planning to its end."""
 
-    def __init__(self, hands: Hands, emit: Callable[[Event], None], headers: Headers) -> None:
+    def __init__(self, hands: Hands, emit: Callable[[Event], None], headers: Headers,
+                 journal: Journal | None = None) -> None:
         self._hands = hands
         self._emit = emit
+        self._journal = journal
         self._known = Known(headers=headers)
         self._numbers = count(1)
         self._turn = asyncio.Lock()
@@ -111,7 +117,7 @@ class OperationDesk:
                     except Exception as error:
                         return self._tell(replace(_refused(number, command, error), started=planning.started,
                                                   ended=self._hands.clock()))
-                    operation = await Runner(plan, number, self._hands.clock, self._tell).run()
+                    operation = await self._run(plan, number, command)
                     if operation.problem is None or operation.problem.code != FleetChanged.code:
                         break
                 return operation
@@ -120,6 +126,21 @@ class OperationDesk:
                 self._tell(replace(planning, state=OperationState.CANCELLED, ended=self._hands.clock(),
                                    problem=Problem("cancelled", f"{title}: cancelled before anything was done.")))
             raise
+
+    async def _run(self, plan: Plan, number: int, command: Command) -> Operation:
+        """Run a Plan, with its state on disk for as long as it runs."""
+        journal, before = self._journal, self._hands.snapshot().deployment
+        if journal is None:
+            return await Runner(plan, number, self._hands.clock, self._tell).run()
+
+        def tell(operation: Operation) -> Operation:
+            journal.keep(operation, command, before, time.time())
+            return self._tell(operation)
+
+        try:
+            return await Runner(plan, number, self._hands.clock, tell).run()
+        finally:
+            journal.over(number)
 
     async def _plan(self, command: Command, number: int = 0) -> Plan:
         match command:
@@ -139,6 +160,10 @@ class OperationDesk:
                 from fleet.operations.proxy_start import plan_start_proxy  # all of the proxy: only who starts one pays
 
                 return await plan_start_proxy(self._hands, command)
+            case StartSeeder():
+                from fleet.operations.seeding import plan_start_seeder
+
+                return plan_start_seeder(self._hands, command)
             case CancelRequest():
                 return plan_cancel(self._hands, command)
         raise TypeError(f"no such command: {command!r}")

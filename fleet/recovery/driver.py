@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fleet.config.schema import FleetConfig, RecoverPolicy
 from fleet.desk import QuestionDesk
-from fleet.events import BringUp
+from fleet.events import BringUp, Command
 from fleet.model import Operation, OperationState, QuestionKind, Severity, Snapshot
 from fleet.recovery.decide import Act, Decision, Memory, decide, tried
 
@@ -34,7 +34,7 @@ class Watched(Protocol):
     async def changed(self, since: int) -> int:
         """Wait until `version` is past `since`."""
 
-    def submit(self, command: BringUp) -> int:
+    def submit(self, command: Command) -> int:
         """Have it carried out."""
 
     async def outcome(self, operation_id: int) -> Operation:
