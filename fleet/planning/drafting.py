@@ -15,6 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fleet.config.schema import DraftConfig
+from fleet.planning.planned import Split
+from fleet.planning.timing import WORKER_OVERHEAD
+
+PROCESSOR = "CPU"
 LENGTHS = (2, 3, 4, 6, 8)
 EXTRA_CPU, EXTRA_GPU = 0.55, 0.03      # of a plain pass's compute, for each token more that is verified
 CHANCE = 0.75                          # of a drafted token, before any was seen: a model of the same family
@@ -51,3 +56,17 @@ def native_drafting(plain: float, network: float, draft: float, *, on_gpu: bool 
         f"With drafts of {length} tokens of which {chance:.0%} are right {'it' if pays else 'the head'} would write at "
         f"{found[length]:.2f}x of its speed alone: a token takes {plain * 1000:.0f} ms, {network * 1000:.0f} of them "
         f"on the network, a drafted one {draft * 1000:.0f} ms."))
+
+
+def expected_of(split: Split, draft: DraftConfig, size: int) -> Drafting | None:
+    """What a draft model of that many bytes is expected to do for a split; None where its size is not known."""
+    if not draft.file or size <= 0:
+        return None
+    network = sum(h.room.link.round_trip + WORKER_OVERHEAD
+                  + (h.sends / h.room.link.bytes_per_second if h.room.link.bytes_per_second > 0 else 0.0)
+                  for h in split.used if h.room.link is not None)
+    room = next((h.room for h in split.devices if draft.device and draft.device in (h.room.node, h.room.device)
+                 and (h.room.worker is not None or draft.device == h.room.device)), split.host.room)
+    seconds = size / room.speed.bytes_per_second + (room.link.round_trip + WORKER_OVERHEAD if room.link else 0.0)
+    on_gpu = bool(split.used) and not split.host.layers and all(h.room.device != PROCESSOR for h in split.used)
+    return native_drafting(split.prediction.seconds_per_token, network, seconds, on_gpu=on_gpu)

@@ -13,6 +13,7 @@ from fleet.planning import explain, suggest
 from fleet.planning.choose import Choice, choose, draft_size, find_model, node_config, refuse_streamed
 from fleet.planning.decide import decide
 from fleet.planning.draft_flags import draft_flags, with_draft
+from fleet.planning.drafting import expected_of
 from fleet.planning.judged import verdicts_of
 from fleet.planning.ladder import Mode, Rung, Short, Wish
 from fleet.planning.planned import Holding, Split, names_of, refusal, worker_names
@@ -159,6 +160,8 @@ def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, 
     ask, fitted = split.fitted.ask, split.fitted
     names = names_of(split)
     drafting = draft_flags(None, choice.model.draft, worker_names(split), head=choice.head.name)
+    draft = choice.model.draft
+    expected = expected_of(split, draft, draft_size(choice)) if draft else None
     measured = {link.worker for link in snapshot.links if link.head == choice.head.name}
     devices = tuple(_device(h, name, part, header, measured)
                     for h, name, part in zip(split.devices, names, split.fractions, strict=True))
@@ -167,8 +170,11 @@ def _told(snapshot: Snapshot, choice: Choice, header: GgufHeader, rooms: Rooms, 
         host=_device(split.host, "CPU", 0.0 if split.used else 1.0, header, measured),
         output_on_host=split.output_on_host, given_up=fitted.given_up, prediction=split.prediction,
         flags=(*wire.argv, *drafting), flag_reasons=wire.reasons,
-        sentences=(*explain.sentences(header, choice, rooms, split, wish), *choice.left_out),
-        suggestions=suggest.when_fits(header, rooms, wish, split),
+        sentences=(*explain.sentences(header, choice, rooms, split, wish), *choice.left_out,
+                   *((expected.reason,) if expected else ())),
+        suggestions=(*suggest.when_fits(header, rooms, wish, split),
+                     *(("Leave `draft:` out: without it the head is expected to be as fast or faster.",)
+                       if expected and not expected.pays else ())),
         verdicts=verdicts_of(choice, split, header))
 
 

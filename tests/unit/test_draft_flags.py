@@ -9,10 +9,14 @@ import pytest
 from fleet.config.load import load
 from fleet.config.schema import DraftConfig
 from fleet.errors import ConfigError, PlanRefused
+from fleet.models.memory import Ask
 from fleet.planning.draft_flags import draft_bytes, draft_flags, draft_words, with_draft
-from fleet.planning.drafting import native_drafting
+from fleet.planning.drafting import expected_of, native_drafting
+from fleet.planning.ladder import Fitted, Mode
+from fleet.planning.planned import Holding, Split
 from fleet.planning.rooms import Room, Rooms
-from fleet.planning.timing import Speed
+from fleet.planning.solve import Deal
+from fleet.planning.timing import Link, Part, Speed, predict
 from fleet.runtimes.binaries import Flags
 
 HELP = """
@@ -106,3 +110,19 @@ def test_a_draft_in_the_head_pays_where_passes_are_dear(delay: float, pays: bool
 def test_on_a_gpu_a_token_more_costs_nearly_nothing() -> None:
     found = native_drafting(0.050, 0.0, 0.005, on_gpu=True, chance=0.8)
     assert found.pays and found.length >= 4 and found.speed_up > 2
+
+
+def split_of(device: str, link: Link | None) -> Split:
+    room = Room("pi", device, 0, 4 * GIB, Speed(20e9, "test"), link=link)
+    host = Holding(Room("desk", "CPU", None, 8 * GIB, Speed(20e9, "test")), 0, 0, 0, 0, 0, 0, 0)
+    parts = [Part("pi", device, GIB, 4096, room.speed, link)]
+    fitted = Fitted(Deal((0, 20), (0, GIB), 0.1, fits=True), Ask(4096), Mode.TIME)
+    return Split(fitted, host, (Holding(room, 0, 20, GIB, 0, 0, GIB, 4096),), False, predict(parts))
+
+
+def test_a_plan_says_what_its_draft_model_is_expected_to_do() -> None:
+    draft = DraftConfig("/m/d.gguf")
+    near = expected_of(split_of("CPU", Link(0.0005, 1e8)), draft, GIB // 2)
+    far = expected_of(split_of("CPU", Link(0.300, 1e8)), draft, GIB // 8)
+    assert near is not None and not near.pays and far is not None and far.pays and "x of its speed" in far.reason
+    assert expected_of(split_of("CPU", None), draft, 0) is None
