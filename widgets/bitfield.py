@@ -42,9 +42,14 @@ def runs(pieces: int, cells: int) -> tuple[tuple[int, int], ...]:
 
 def counts(have: bytes, pieces: int, cells: int) -> tuple[tuple[int, int], ...]:
     """(pieces there, pieces) of each cell."""
-    pieces = min(pieces, MOST_PIECES)
-    bits = bits_of(have, pieces)
-    return tuple((_part(bits, pieces, first, end).bit_count(), end - first) for first, end in runs(pieces, cells))
+    return tuple((_among(have, first, end), end - first) for first, end in runs(min(pieces, MOST_PIECES), cells))
+
+
+def _among(have: bytes, first: int, end: int) -> int:
+    """Pieces there from `first` to before `end`; the bytes of these alone are looked at."""
+    start, stop = first // 8, (end + 7) // 8
+    bits = int.from_bytes(have[start:stop].ljust(stop - start, b"\0"), "big") >> (8 * stop - end)
+    return (bits & ((1 << (end - first)) - 1)).bit_count()
 
 
 def _part(bits: int, pieces: int, first: int, end: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from app.present.proxy import LONGEST, at, latency, number
 from app.present.units import UNKNOWN, percent, span
@@ -78,7 +79,9 @@ def rows(proxy: Proxy | None) -> tuple[Row, ...]:
     return tuple(_row(request, request.id in live) for request in ordered(proxy))
 
 
+@lru_cache(maxsize=4096)
 def _row(request: ProxyRequest, live: bool) -> Row:
+    """Cached: of hundreds that have ended, none changes any more."""
     sign = sign_of(request)
     tone = Tone.PLAIN if live else Tone.MUTED
     speed = speed_of(request)
