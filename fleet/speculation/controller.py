@@ -9,7 +9,7 @@ E by `acceptance`, T by the arm's own last rounds and for arms that were not tri
 their stretches gave. The best arm that is *known* is used. Arms that are not known are tried when they may be better
 than that; what trials cost is paid from a purse of a small share of all time, so that the whole is never much slower
 than what is known best. When nothing beats the target alone, speculation is off; it is tried again after a while that
-doubles with every failure up to `LONGEST_WAIT` stretches, since no plain stretch could show that it would pay now.
+doubles while the purse is not full (`trials`), since no plain stretch could show that it would pay now.
 
 No oscillation: another arm has to be better by a margin, and stays for some rounds. A change of the network, the
 target or the drafter shows in the rounds of the arm in use (`arms`, `acceptance`); what was known of the other arms
