@@ -48,7 +48,7 @@ def test_it_holds_sources_and_licences_and_nothing_else(app: Path) -> None:
 
 def test_nothing_of_the_cockpit_of_ssh_or_of_models_is_in_it() -> None:
     rooms = {path.split("/")[1] for path in zipapp.own_sources() if path.count("/") > 1}
-    assert not rooms & {"nodes", "operations", "planning", "models", "swarm", "node", "experts"}
+    assert not rooms & {"nodes", "operations", "models", "swarm", "node", "experts"}
 
 
 def test_the_hash_of_our_code_changes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
