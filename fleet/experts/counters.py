@@ -9,10 +9,13 @@ import struct
 from dataclasses import dataclass
 
 from fleet.errors import ModelFileError
+from fleet.experts.shim import STATS
+from fleet.nodes.transport import Transport
 
 MAGIC = b"QDMOESTA"
 _HEAD = struct.Struct("=8s10I19Q24x")
 _CELL = struct.Struct("=4I")
+_PIECE = 256 * 1024
 MOST_CELLS = 512 * 65_536
 PREFETCHES, LAZY, BLIND, AMBIGUOUS, TRACE_FULL = 1, 2, 4, 8, 16
 
@@ -88,6 +91,25 @@ class Counters:
     def exact(self) -> bool:
         """Whether hits are true."""
         return not self.blind and not self.ambiguous
+
+
+async def counters_of(transport: Transport, state_folder: str, service: str) -> Counters:
+    """What the shim of a running head counts, read on its node.
+
+    Args:
+        state_folder: of the node, as its reading tells it.
+        service: id of the head.
+
+    Raises:
+        ModelFileError: there are no counters (no shim, or nothing was asked yet), or they make no sense.
+        FleetError: the node does not answer, or the file cannot be read.
+    """
+    path, data = f"{state_folder}/services/{service}/{STATS}", b""
+    while piece := await transport.read_file(path, len(data), _PIECE):
+        data += piece
+        if len(piece) < _PIECE or len(data) > _HEAD.size + _CELL.size * MOST_CELLS:
+            break
+    return read_counters(data)
 
 
 def read_counters(data: bytes) -> Counters:

@@ -23,7 +23,7 @@ from fleet.engine import Engine
 from fleet.errors import PlanRefused
 from fleet.events import BringUp, RestartService, StopService, TearDown
 from fleet.experts.bound import Bound, Way, bound_of, choose_way, look
-from fleet.experts.counters import Counters, read_counters
+from fleet.experts.counters import Counters, counters_of
 from fleet.model import Operation, OperationState
 from fleet.nodes.local import LocalTransport
 
@@ -102,8 +102,9 @@ async def say(config: FleetConfig, tokens: int = 150, seed: int = 5) -> str:
     return await asyncio.to_thread(Server(config.nodes[NODE].head.port, 0).say, tokens, seed=seed)
 
 
-def counters(state: Path) -> Counters:
-    return read_counters(next(state.glob("services/*/experts.stats")).read_bytes())
+async def counters(engine: Engine) -> Counters:
+    reading = engine.latest.nodes[NODE].reading
+    return await counters_of(LocalTransport(NODE), reading.state_folder, reading.services[0].id)
 
 
 def detail(operation: Operation, title: str) -> str:
@@ -128,7 +129,7 @@ async def test_the_budget_is_kept_and_no_word_changed(way: Way, middle: Path, tm
         assert [await say(bounded, seed=seed) for seed in range(3)] == whole
         group = group_of(record.pid)
         assert group.peak <= budget + 64 * 1024 and group.limit == budget and group.kills == 0
-        found = counters(state)
+        found = await counters(engine)
         assert found.exact and 0.2 < found.decode.hit_rate < 1
         # Evicted and read again: more has come from the disk than all experts that were ever asked for.
         cells = [found.cell(layer, expert) for layer in range(found.layers) for expert in range(found.experts)]
@@ -231,7 +232,7 @@ async def test_what_was_in_the_page_cache_is_dropped_first(way: Way, middle: Pat
         operation = await bring_up(engine)
         assert detail(operation, "Take the model out of the page cache") == "empty"
         await say(config)
-        found = counters(tmp_path / "state")
+        found = await counters(engine)
         assert found.decode.missing + found.prompt.missing > 0
 
 
