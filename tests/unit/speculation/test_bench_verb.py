@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from app.cli import main as command
 from app.exit_codes import ExitCode
 from app.verbs.bench import lines_of
+from fleet.config.schema import DraftConfig
+from fleet.planning.draft_flags import draft_flags
+from fleet.runtimes.binaries import Flags, bundled
 from fleet.speculation.comparison import Measured, ways_of
 from fleet.speculation.settings import DrafterSettings, SpeculationSettings
-from tests.unit.speculation.engines import Engine
+from tests.unit.speculation.engines import Engine, engine
 
 
 @pytest.mark.engine
@@ -48,3 +54,15 @@ def test_without_a_drafter_the_text_itself_is_what_is_drafted_from() -> None:
     assert list(ways_of(SpeculationSettings())) == ["n-gram"]
     assert list(ways_of(SpeculationSettings(drafters=(DrafterSettings("a", "http://x"),), ngram=False))) == [
         "strided", "auto"]
+
+
+@pytest.mark.engine
+def test_a_head_started_with_the_planned_flags_drafts_by_itself(target_model: Path, draft_model: Path) -> None:
+    folder = bundled()
+    assert folder is not None
+    told = subprocess.run([f"{folder}/llama-server", "--help"], capture_output=True, text=True, check=False,
+                          env={**os.environ, "LD_LIBRARY_PATH": folder}).stdout
+    flags = draft_flags(Flags.parse(told), DraftConfig(str(draft_model), length=3), {}, head="here")
+    with engine(target_model, "-np", "1", "-t", "1", "--metrics", *flags) as head:
+        timings = head.complete([5, 6, 7, 8], 24)["timings"]
+        assert 0 < timings["draft_n_accepted"] <= timings["draft_n"]
