@@ -13,18 +13,19 @@ from contextlib import asynccontextmanager
 from fleet.proxy.pool import Pool, place_of
 from fleet.proxy.sse import SseSplitter, parse_event
 from fleet.proxy.wire import Connection, WireError
-from fleet.runtimes.head_answers import error_message
+from fleet.runtimes.head_answers import error_message, mapping, text
 
 ANSWER_LIMIT = 64 * 1024 * 1024      # bytes of one answer
 
 
 class Refused(Exception):
-    """The server answered, and not with what was asked for. `status` of HTTP, `message` its own words."""
+    """The server answered, and not with what was asked for. `status` of HTTP, `message` and `kind` its own words."""
 
-    def __init__(self, status: int, message: str) -> None:
+    def __init__(self, status: int, message: str, kind: str = "server_error") -> None:
         super().__init__(message)
         self.status = status
         self.message = message
+        self.kind = kind
 
 
 class Asker:
@@ -137,7 +138,8 @@ def _json(answer: bytes) -> object:
 
 def _refused(status: int, answer: bytes) -> Refused:
     try:
-        said = error_message(json.loads(answer))
+        error = json.loads(answer)
     except (ValueError, RecursionError):
-        said = ""
-    return Refused(status, said or f"HTTP {status}")
+        error = None
+    kind = text(mapping(mapping(error).get("error")).get("type"))[:100]
+    return Refused(status, error_message(error) or f"HTTP {status}", kind or "server_error")

@@ -108,6 +108,8 @@ class LlamaDrafter:
             if isinstance(error, WireError) and not error.started:
                 self.same_vocabulary = None                # whoever comes back may be another one
             raise DraftFailed(str(error)) from error
+        if any(token >= self._abilities.vocabulary for token in ids if self._abilities.vocabulary):
+            raise DraftFailed("It drafts tokens that the target does not have.")
         return Guess(tuple(ids), content.isascii())
 
     async def _ask(self, prompt: object, context: Context, most: int) -> tuple[list[int], str]:

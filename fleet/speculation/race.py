@@ -171,6 +171,10 @@ class Race:
         runner.right = runner.right * FADES + accepted
         runner.wrong = runner.wrong * FADES + (1 if accepted < drafted else 0)
 
+    def refused(self, drafter: str, problem: str) -> None:
+        """A draft was of no use at all: put its drafter aside."""
+        self._aside(self.named(drafter), problem)
+
     def names(self) -> Sequence[str]:
         """Of all of them."""
         return [runner.drafter.name for runner in self.runners]

@@ -7,6 +7,7 @@ it came, and `why` says why; that is never an error, for the target alone answer
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -210,7 +211,13 @@ class TargetSession:
         try:
             await self._write(strands, written, asked, form, spoken)
         except Refused as refused:
-            raise WireError("dropped", f"The target said: {refused}", started=spoken.begun) from refused
+            if spoken.begun or refused.status < 400:
+                raise WireError("dropped", f"The target said: {refused}", started=spoken.begun) from refused
+            # Nothing has gone to the client: it gets the target's own refusal.
+            spoken.begin(Head(refused.status, list(WHOLE), keep_alive=False, chunked=True))
+            await spoken.write(json.dumps({"error": {"code": refused.status, "message": refused.message,
+                                                     "type": refused.kind}}).encode())
+            return
         finally:
             bench.shares.streams -= len(strands)
             self._answering -= 1

@@ -74,7 +74,7 @@ class Strand:
         self._probabilities = {"n_probs": asked.probabilities} if asked.probabilities else {}
         self._sampling = {**asked.sampling, **self._probabilities}
         room = bench.abilities.context - len(context.ids) if bench.abilities.context else MOST_TOKENS
-        self._most = min(room, MOST_TOKENS if asked.most is None else asked.most)
+        self._most = min(room, asked.most or bench.abilities.most or MOST_TOKENS)
         self._since = 0.0                      # the clock at the first token
         self._prompts = 0                      # of the widest round so far: slots that know this context
         self._chosen: Choice | None = None     # for the next round, where it was asked for already
@@ -186,6 +186,8 @@ class Strand:
         self.tally.accepted += min(found.accepted, written)
         if draft is not None and found.drafted:
             bench.race.judged(draft.drafter, found.drafted, found.accepted)
+        elif draft is not None and found.refused:
+            bench.race.refused(draft.drafter, "The target takes none of its drafts.")
         if told:
             bench.round_seconds += SMOOTH * (took - bench.round_seconds)
             bench.steering.record(Round(

@@ -9,7 +9,7 @@ A round costs s passes and gives at least s tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.speculation.asking import Refused
 from fleet.speculation.pieces import Pieces, ends_within
@@ -37,6 +37,7 @@ class Verified:
     read: int                              # prompt tokens that the target evaluated
     bonus: tuple[int, ...] = ()            # what it said behind a draft that was all right
     read_seconds: float = 0.0              # of the slowest of the prompts
+    refused: bool = False                  # the target gave an answer only without the draft
 
     @property
     def ids(self) -> tuple[int, ...]:
@@ -69,8 +70,12 @@ async def verify(target: Target, context: Sequence[int], draft: Sequence[int], s
         stride = 1
     draft = list(draft[:len(draft) - len(draft) % stride])
     broken = [False] * len(draft)
+    refused = False
     if draft and not ascii:
-        await pieces.know(draft)
+        try:
+            await pieces.know(draft)
+        except Refused:                    # there are no such tokens
+            refused, draft = True, []
         broken = ends_within(pieces, draft)
     if stride > 1 and True in broken:
         # A question that begins within a character is answered one token at a time alone (ONE_TOKEN_ONLY).
@@ -81,13 +86,15 @@ async def verify(target: Target, context: Sequence[int], draft: Sequence[int], s
     only_one = stride == 1 and (within or any(broken[at - 1] for at in offsets if at))
     try:
         answers = await target.after(context, more, stride, sampling, timeout=timeout, only_one=only_one)
-    except Refused as refused:
-        if only_one or refused.status != 500:
+    except Refused as error:
+        if only_one and not draft:
             raise
-        # What was written is no text to a server that parses it. A token at a time it has nothing to parse.
+        # What was written is no text to a server that parses it, or the draft holds tokens that there are not. Without
+        # a draft, a token at a time, it has nothing to parse.
+        refused = refused or (bool(draft) and error.status == 400)
         draft, stride, only_one = [], 1, True
         answers = await target.after(context, [()], 1, sampling, timeout=timeout, only_one=True)
-    return walk(answers, draft, stride, told=not only_one)
+    return replace(walk(answers, draft, stride, told=not only_one), refused=refused)
 
 
 def walk(answers: Sequence[Continuation], draft: Sequence[int], stride: int, *, told: bool = True,

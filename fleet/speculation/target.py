@@ -34,6 +34,7 @@ class Abilities:
     speculates: bool = False               # by itself, inside
     model: str = ""
     quantised: bool | None = None          # its weights; None = not told
+    most: int | None = None                # tokens of an answer where a request does not say; None = until it ends
     fingerprint: tuple[object, ...] = ()   # of its vocabulary: equal ones are the same for what is drafted
 
 
@@ -70,7 +71,7 @@ class Target:
         weights = text(mapping(props).get("model_ftype"))
         return Abilities(told.slots or 1, told.context or 0, vocabulary, told.build_info, told.chat_template,
                          speculates, text(entry.get("id")), "F32" not in weights if weights else None,
-                         await self._fingerprint(vocabulary))
+                         count(settings.get("n_predict")) or None, await self._fingerprint(vocabulary))
 
     async def _slots_speculate(self) -> bool:
         try:

@@ -13,6 +13,8 @@ import httpx
 import pytest
 
 from fleet.speculation.choice import Choice, Mode
+from fleet.speculation.drafters import Context, Guess
+from fleet.speculation.race import Runner
 from fleet.speculation.settings import DrafterKind, DrafterSettings
 from tests.unit.proxy.scripted import Asked, Scripted, eventually, upstream, whole
 from tests.unit.speculation import tiny_model
@@ -115,6 +117,35 @@ async def test_a_drafter_that_answers_nonsense_changes_nothing(target: Engine) -
             drafter = DrafterSettings("draft", f"http://127.0.0.1:{server.port}", kind, "m")
             async with speculating(target, drafter, choice=STRIDED, ngram=False) as (proxy, _):
                 await same_as_alone(target, proxy.url, 1)
+
+
+async def test_tokens_that_there_are_not_cost_a_round_and_the_drafter_its_turn(target: Engine) -> None:
+    class Liar:
+        name, kind, asked = "liar", DrafterKind.LLAMA_SERVER, 0
+
+        async def draft(self, context: Context, most: int) -> Guess:
+            self.asked += 1
+            return Guess((999_999,) * most)
+
+        def close(self) -> None:
+            pass
+
+    async with speculating(target, choice=STRIDED) as (proxy, _):
+        await same_as_alone(target, proxy.url, 1)
+        race = next(iter(proxy.proxy.sessions.values()))._bench.race
+        race.runners[:] = [Runner(liar := Liar())]
+        await same_as_alone(target, proxy.url, 1, seed=43)
+        assert liar.asked <= 4 and state_of(proxy, "liar")["state"] == "aside"
+
+
+async def test_what_the_target_refuses_is_refused_in_its_own_words(target: Engine) -> None:
+    async with speculating(target, choice=STRIDED) as (proxy, _), \
+            httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+        for wrong in ({"prompt": [999_999], "max_tokens": 4}, {"prompt": "bit", "temperature": "hot"},
+                      {"prompt": [999_999], "stream": True}):
+            direct, through = target.http.post(COMPLETION, json=wrong), await http.post(COMPLETION, json=wrong)
+            assert through.status_code == direct.status_code
+            assert through.json()["error"] == direct.json()["error"]
 
 
 async def test_ollama_is_asked_for_raw_text(target: Engine) -> None:
