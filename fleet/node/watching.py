@@ -10,7 +10,7 @@ from .bitfield import parse_indices
 from .client import Connection, PeerAddress, parse_peer
 from .peers import Peer
 from .progress import Note, PeerChange
-from .trouble import NONSENSE, REFUSED, PeerFailed, SwarmError
+from .trouble import BUSY, NONSENSE, REFUSED, PeerFailed, SwarmError
 
 if TYPE_CHECKING:
     from .puller import Puller
@@ -19,6 +19,7 @@ WAIT = 20                 # seconds of a long poll
 POLL = 3.0                # seconds between two questions to a peer that knows no long poll (Tightwad)
 MOST_PEERS = 64
 LEAST_INTERVAL, MOST_INTERVAL = 5.0, 300.0
+SOON = 0.5                # seconds before a peer that is just starting is asked again
 AFTER_GUEST = 1.0         # seconds between two questions to a tracker, when guests come that nobody told of
 MOST_TOLD = 64
 LEAVE_WITHIN = 1.0        # seconds: one that dials a machine which is gone ends by itself a little later
@@ -40,6 +41,10 @@ class Watching:
         with puller.cond:
             if address.url in puller.peers or len(puller.peers) >= MOST_PEERS or puller.stopping.is_set():
                 return False
+            if address.base in ("", f"/models/{puller.manifest.id}") and any(
+                    (peer.address.host, peer.address.port) == (address.host, address.port)
+                    and peer.address.base in ("", f"/models/{puller.manifest.id}") for peer in puller.peers.values()):
+                return False      # a tracker names it another way
             peer = puller.peers[address.url] = Peer(address)
         self._start(self._follow, peer)
         return True
@@ -154,6 +159,8 @@ class Watching:
             peer.failed(time.monotonic(), error.what, puller.rng.random())
             if error.kind == REFUSED:
                 peer.rest_until = time.monotonic() + 30.0
+            elif error.kind == BUSY:      # it is there, and still looks at its own disk
+                peer.rest_until = time.monotonic() + SOON
         if was_up or first:
             puller.tell(PeerChange(peer.url, "away", error.what))
 

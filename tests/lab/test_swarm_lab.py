@@ -110,7 +110,7 @@ async def test_a_cockpit_that_is_killed_leaves_pulls_and_the_same_command_ends_t
         await until(engine, lambda s: sum(record.alive and record.id.startswith("swarm-") for node in s.nodes.values()
                                           if node.reading for record in node.reading.services) == 3)
         while f"{FOLDER}/{NAME}" not in [file.path for file in (await engine.reread(one)).models]:
-            await asyncio.sleep(0)
+            continue
         again = await quarterdeck(*words, "--json", tmp_path=tmp_path)
         out, _ = await asyncio.wait_for(again.communicate(), 60)
     said = json.loads(out)
