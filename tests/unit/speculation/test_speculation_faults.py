@@ -18,8 +18,8 @@ from fleet.speculation.race import Runner
 from fleet.speculation.settings import DrafterKind, DrafterSettings
 from tests.unit.proxy.scripted import Asked, Scripted, eventually, upstream, whole
 from tests.unit.speculation import tiny_model
-from tests.unit.speculation.engines import Engine, engine, prompts, speculating, streamed
-from tests.unit.speculation.test_speculation_exact import COMPLETION, body, text_in, text_of
+from tests.unit.speculation.engines import Engine, engine, prompts, speculating
+from tests.unit.speculation.test_speculation_exact import COMPLETION, body, text_in
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(300)]
 
@@ -242,15 +242,6 @@ async def test_a_request_can_be_cancelled_at_the_proxy(target: Engine, drafter: 
 async def streamed_lines(http: httpx.AsyncClient, asked: dict[str, object]) -> list[str]:
     async with http.stream("POST", COMPLETION, json={**asked, "stream": True}) as answer:
         return [line async for line in answer.aiter_lines() if line]
-
-
-async def test_a_client_that_reads_slowly_gets_all_of_it(target: Engine, drafter: Engine) -> None:
-    prompt = prompts(target, 1, tokens=60, seed=67)[0]
-    async with speculating(target, DrafterSettings("draft", drafter.url), choice=STRIDED) as (proxy, _):
-        asked = body(COMPLETION, prompt, max_tokens=60)
-        alone = text_in(target.http.post(COMPLETION, json=asked).json())
-        async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
-            assert text_of(await streamed(http, COMPLETION, asked)) == alone.rstrip("\ufffd")
 
 
 async def test_every_answer_is_asked_for_again_where_that_is_set(target: Engine, drafter: Engine) -> None:
