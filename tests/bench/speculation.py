@@ -207,7 +207,7 @@ class Lab:
         """All rows of one delay."""
         self.delay(delay)
         options, tokens = self.options, self.options.tokens
-        prompts = list(PROMPTS[:3 if options.quick else len(PROMPTS)]) * options.rounds
+        prompts = list(PROMPTS[:2 if options.quick else len(PROMPTS)]) * options.rounds
         native, reason = await asyncio.to_thread(self.expected, delay)
         tallies = {name: Tally() for name in ("plain", "native", "strided", "auto", "tightwad")}
         with Load() as load:
@@ -218,15 +218,14 @@ class Lab:
                 auto = (await stack.enter_async_context(proxy(head["native"] if native else strided, self.drafter)))
                 at = {"plain": (head["plain"], head["plain"]), "native": (head["native"], head["native"]),
                       "strided": (fixed, strided), "auto": (auto, head["native"] if native else strided)}
-                if options.tightwad_python:
+                if options.tightwad_python and not options.quick:
                     other = stack.enter_context(tightwad(options.tightwad_python, head["plain"], self.drafter))
                     at["tightwad"] = (other, head["plain"])
-                if options.quick and delay not in (0, 50):
-                    at = {name: at[name] for name in ("plain", "auto")}
+                if options.quick:
+                    del at["strided"]
 
                 def way(name: str) -> Callable[[str], None]:
-                    few = min(tokens, 24) if name == "tightwad" and options.quick else tokens
-                    return lambda prompt: ask(*at[name], prompt, few, tallies[name])
+                    return lambda prompt: ask(*at[name], prompt, tokens, tallies[name])
 
                 await in_turns({name: way(name) for name in at}, prompts)
             repeated = await self.repeating(delay)
@@ -251,7 +250,7 @@ class Lab:
             await in_turns({
                 "plain": lambda prompt: ask(alone, alone, prompt, self.options.tokens, plain),
                 "n-gram": lambda prompt: ask(url, head, prompt, self.options.tokens, drafted),
-            }, [text * 4 for text in REPEATED[:2 if self.options.quick else len(REPEATED)]] * self.options.rounds)
+            }, [text * 4 for text in REPEATED[:1 if self.options.quick else len(REPEATED)]] * self.options.rounds)
         return [_row(delay, "n-gram", drafted, plain.speed, 0.0)]
 
 
@@ -332,9 +331,9 @@ async def in_stead(options: argparse.Namespace) -> dict:
             def way(name: str, tokens: int) -> Callable[[str], None]:
                 return lambda prompt: ask(at[name], target, prompt, tokens, tallies[name])
 
-            counts = {"plain": 64, "auto": 200 if options.quick else 400, "tightwad": 64}
+            counts = {"plain": 64, "auto": 300 if options.quick else 400, "tightwad": 32 if options.quick else 64}
             await in_turns({name: way(name, counts[name]) for name in at},
-                           [f"tell me story {number}" for number in range(2 if options.quick else 6)])
+                           [f"tell me story {number}" for number in range(1 if options.quick else 6)])
     plain = tallies["plain"].speed
     return {name: _row(0, name, tally, plain, 0.0) for name, tally in tallies.items() if tally.tokens}
 
@@ -373,7 +372,8 @@ def show(rows: list[dict]) -> None:
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="0 and 50 ms, few tokens: under a minute")
+    parser.add_argument("--quick", action="store_true",
+                        help="0 and 50 ms, few tokens, no strided row, tightwad with the stand-in only: about a minute")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--delays", default="")
     parser.add_argument("--draft", choices=("coarse", "short"), default="coarse", help="Q2_K, or 17 of 18 layers")
@@ -382,7 +382,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=0, help="of each answer")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
-    options.tokens = options.tokens or (48 if options.quick else 96)
+    options.tokens = options.tokens or (32 if options.quick else 96)
     options.delays = [float(part) for part in (options.delays or ("0,50" if options.quick else "0,5,20,50,100")
                                                ).split(",")]
     if options.tightwad_python and not shutil.which(options.tightwad_python):
