@@ -30,7 +30,7 @@ from fleet.speculation.spoken import Spawn, Spoken
 from fleet.speculation.strand import Bench, Strand
 from fleet.speculation.target import Abilities, Target
 
-LOOK_AGAIN = 60.0          # seconds for which what a target said of itself is believed
+LOOK_AGAIN = 600.0         # seconds for which what a target said of itself is believed, unless probes see another one
 LOOK_AFTER_TROUBLE = 5.0   # seconds until a target that could not be asked is asked again
 MOST_WAITS, WAIT = 240, 0.5   # looks for a moment in which nobody asks, and seconds between them
 WATCHED = 5.0              # seconds after somebody has looked at the state

@@ -19,11 +19,15 @@ from fleet.proxy.exchange import (
     UpstreamSettings,
 )
 from fleet.proxy.settings_file import SIZE_LIMIT, from_json, read_settings, to_json
+from fleet.speculation.settings import DrafterKind, DrafterSettings, SpeculationMode, SpeculationSettings
 
 SECRET = "s3cret-of-a-client"
 FULL = ProxySettings(
     host="10.0.0.4", port=9000, aliases={"gpt": "big"}, default_model="big", allow_open=True, retries=0,
-    upstreams=(UpstreamSettings("one", "http://10.0.0.5:8080", BackendKind.VLLM, ("big",), key="server-key", slots=4),),
+    upstreams=(UpstreamSettings("one", "http://10.0.0.5:8080", BackendKind.VLLM, ("big",), key="server-key", slots=4),
+               UpstreamSettings("two", "http://10.0.0.6:8080", speculation=SpeculationSettings(
+                   SpeculationMode.STRIDED, (DrafterSettings("pi", "http://10.0.0.7:11434", DrafterKind.OLLAMA, "small",
+                                                             "draft-key"),), ngram=False, grace=0))),
     keys=(Key("ann", SECRET, ("big", "small*"), 60, 2), Key("bob", "another")), cors_origins=("https://a.example",),
     limits=Limits(body=1000, head_timeout=1.5), hold=HoldSettings(count=3, no_keep_alive_agents=("curl",)),
     repair=RepairSettings(usage=False), control_file="/tmp/x/control", keep_bodies=True)
