@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from fleet.errors import FleetError, NodeError, NodeUnreachable, OperationFailed, ServiceError
+from fleet.errors import FleetError, NodeError, NodeUnreachable, OperationFailed, PortClosed, ServiceError
 from fleet.model import NodeState, Problem
 from fleet.model.swarm import PeerState
 from fleet.operations.distribute_look import look_at_target, refuse_full
@@ -98,7 +98,7 @@ class Spread(Step):
                 await self._have_running(line)
                 await self._follow(line)
                 return
-            except NodeError as error:
+            except (NodeError, PortClosed) as error:     # the node is away, or the source's seeder is just down
                 line.away = True
                 if not line.settled:
                     line.state, line.problem = PeerState.WAITING, _problem(error)
