@@ -23,6 +23,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -398,6 +399,7 @@ def main() -> None:
     shape = QUICK if options.quick else made_moe.LARGE
     if options.kind == "q4_k":
         shape = replace(shape, kind=made_moe.Q4_K)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))      # nothing mounted stays behind
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="quarterdeck-experts-")))
         size = (600 if options.quick else 1600) * MIB
