@@ -27,6 +27,9 @@ class EngineFace(face.EngineFace, Protocol):
     def answer(self, question_id: int, answer: str | None) -> None:
         """Answer a question; None declines."""
 
+    def take_over(self) -> None:
+        """Act though another cockpit does; that one only looks from then on."""
+
     def add_node(self, address: str) -> None:
         """Take a machine in by hand: "user@host:port"."""
 

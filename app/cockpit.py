@@ -63,7 +63,7 @@ class CockpitApp(App[int]):
         for each in THEMES:
             self.register_theme(each)
         self.theme = theme
-        self.read_only = read_only
+        self._read_only = read_only
         self.rate = rate
         self.graphs = graphs
         self.engine: EngineFace | None = None
@@ -78,6 +78,11 @@ class CockpitApp(App[int]):
         self._mine: set[int] = set()           # operations begun here that are not over
         self._asked: set[int] = set()          # questions that were shown
         self._latest: SnapshotChanged | None = None
+
+    @property
+    def read_only(self) -> bool:
+        """Nothing may be changed from here: by the user's wish, or since another cockpit acts."""
+        return self._read_only or bool(self.snapshot is not None and self.snapshot.other_cockpit)
 
     # -- the engine ---------------------------------------------------------------------------
 
@@ -191,10 +196,23 @@ class CockpitApp(App[int]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that act on the fleet whatever screen is in front."""
+        if action == "take_over":
+            return not self._read_only and bool(self.snapshot is not None and self.snapshot.other_cockpit)
         if action in ("swap", "swap_back"):
             able = self.engine is not None and self.snapshot is not None and not self.read_only
             return able and (action == "swap" or bool(self.snapshot and self.snapshot.deployment.recent))
         return super().check_action(action, parameters)
+
+    def action_take_over(self) -> None:
+        """Ask, then act though another cockpit does."""
+        from app.present import dialogs
+        from app.screens.confirm import ConfirmScreen
+        engine, snapshot = self.engine, self.snapshot
+        if engine is None or snapshot is None or not self._at_a_room():
+            return
+        title, entries = dialogs.take_over(snapshot.other_cockpit)
+        self.push_screen(ConfirmScreen(title, entries, "Take over", dangerous=True),
+                         lambda yes: engine.take_over() if yes else None)
 
     def action_swap(self) -> None:
         """Choose a model, then the plan."""

@@ -20,6 +20,8 @@ APP: list[BindingType] = [
             tooltip="Serve another model: choose it, see the plan; requests wait and none is lost"),
     Binding("u", "swap_back", "Swap back", id="app.swap-back", show=False,
             tooltip="Serve again what was served before; shows the plan first"),
+    Binding("T", "take_over", "Take over", id="app.take-over",
+            tooltip="Act on the fleet though another cockpit does; that one only looks from then on"),
     Binding("p", "pause", "Pause", id="app.pause", show=False, tooltip="Hold the picture still; the engine goes on"),
     Binding("ctrl+r", "reload", "Reload", id="app.reload", show=False, tooltip="Read fleet.yaml again"),
     Binding("ctrl+s", "shoot", "Screenshot", id="app.screenshot", show=False, tooltip="Save the screen as SVG"),

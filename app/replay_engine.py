@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fleet.config.schema import FleetConfig
 from fleet.errors import FleetError
@@ -17,6 +18,9 @@ from fleet.proxies.hands import ProxyHand
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.telemetry.codec import Recorded
+
+if TYPE_CHECKING:
+    from fleet.swarm.asking import SeederSeen
 
 LONGEST_PAUSE = 3.0      # seconds that a replay stands still where nothing was recorded for longer
 
@@ -129,6 +133,10 @@ class ReplayEngine:
         """No headers: the files are not here."""
         raise OnlyARecording("the model files are not part of it")
 
+    async def seeders(self) -> tuple[SeederSeen, ...]:
+        """Nobody answers in a recording."""
+        return ()
+
     def run_inside(self, proxy: ProxyHand, url: str) -> None:
         """No proxy: there are no clients in what is past."""
 
@@ -138,6 +146,9 @@ class ReplayEngine:
 
     def answer(self, question_id: int, answer: str | None) -> None:
         """Its questions were answered, or not, when it was made."""
+
+    def take_over(self) -> None:
+        """There is nothing to act on."""
 
     def add_node(self, address: str) -> None:
         """Nothing can be added to what is past."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fleet.chronicle import notices
 from fleet.config.load import ConfigErrors, load
@@ -18,8 +19,9 @@ from fleet.config.schema import FleetConfig
 from fleet.desk import QuestionDesk
 from fleet.discovery.finder import Finder
 from fleet.discovery.identity import KnownNode
-from fleet.errors import NodeUnreachable
+from fleet.errors import FleetError, NodeUnreachable
 from fleet.events import (
+    CockpitSeen,
     Command,
     ConfigLoaded,
     ConfigRejected,
@@ -58,12 +60,16 @@ from fleet.planning.propose import Proposal, WhatIf
 from fleet.proxies.hands import ProxyHand
 from fleet.proxies.tender import Tender
 from fleet.recovery.driver import Recovery
+from fleet.recovery.presence import Presence
 from fleet.recovery.unfinished import finish
 from fleet.reduce import reduce
 from fleet.runtimes.head_http import HeadClient
 from fleet.runtimes.witness import Witness
 from fleet.serving.driver import Serving
 from fleet.telemetry.recorder import Recorder
+
+if TYPE_CHECKING:
+    from fleet.swarm.asking import SeederSeen
 
 DISCOVERY_GRACE = 2.0   # seconds: 30 nodes have answered by mDNS within 0.2 s, and 1.6 s just after they were started
 LEARN_TIMEOUT = 2.0     # seconds that a plan waits for what serves to tell how fast it is: an answer takes milliseconds
@@ -100,6 +106,7 @@ class Engine:
         self._tender = Tender(self, self._on_proxies, tells=tend, inside=inside)
         self.headers = Headers()
         self._journal = journal
+        self._presence = Presence(self, self._on_cockpit) if interactive and tend else None
         self._operations = OperationDesk(self, self.emit, self.headers, journal)
         self._started = asyncio.Event()
         self._looked_around = asyncio.Event()
@@ -139,7 +146,14 @@ class Engine:
         return True
 
     def submit(self, command: Command) -> int:
-        """Have a command carried out; gives the number of its operation, which shows up in `latest.operations`."""
+        """Have a command carried out; gives the number of its operation, which shows up in `latest.operations`.
+
+        Raises:
+            FleetError: another cockpit acts on this fleet.
+        """
+        if self.latest.other_cockpit:
+            raise FleetError(f"{self.latest.other_cockpit} acts on this fleet; this one only looks.",
+                             "Take over with T, or use that one.", code="other-cockpit")
         return self._operations.submit(command)
 
     async def outcome(self, operation_id: int) -> Operation:
@@ -233,6 +247,12 @@ class Engine:
         """
         return await self.headers.model_of(self.transport(node), path)
 
+    async def seeders(self) -> tuple[SeederSeen, ...]:
+        """Every seeder and puller that runs on the nodes, as it answers now; one that does not says why."""
+        from fleet.swarm.asking import ask_all   # all of the swarm: only who asks pays
+
+        return await ask_all(self.latest.nodes, self.transport)
+
     async def measure_links(self, head: str, workers: Sequence[str]) -> dict[str, str]:
         """Measure the network between a head and workers now; gives why a way could not be measured, by node.
 
@@ -316,6 +336,15 @@ class Engine:
         if isinstance(event, NodeRead):
             self._identify(event.name, event.reading)
 
+    def take_over(self) -> None:
+        """Act on the fleet though another cockpit does; that one only looks from then on."""
+        if self._presence is not None:
+            self._presence.take_over()
+
+    def _on_cockpit(self, holder: str) -> None:
+        if holder != self.latest.other_cockpit:
+            self.emit(CockpitSeen(self.clock(), holder))
+
     def _on_proxies(self, proxies: tuple[Proxy, ...]) -> None:
         self.emit(ProxiesSeen(self.clock(), proxies))
 
@@ -375,6 +404,8 @@ class Engine:
             self._group = group
             if self._recorder is not None:
                 group.create_task(self._recorder.run())
+            if self._presence is not None:
+                group.create_task(self._presence.run())
             if self._recover:
                 group.create_task(Recovery(self, self._desk, self._note).run())
                 group.create_task(Serving(self, self._tender.wanted, self._note).run())

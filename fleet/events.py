@@ -7,7 +7,7 @@ Snapshot. `at` is the engine's monotonic clock in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fleet.model import (
     Address,
@@ -152,6 +152,14 @@ class ProxiesSeen:
 
 
 @dataclass(frozen=True, slots=True)
+class CockpitSeen:
+    """Another cockpit acts on this fleet, or none does ("")."""
+
+    at: float
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
 class SwarmChanged:
     """A swarm began, moved on or ended."""
 
@@ -204,7 +212,7 @@ class Noted:
 
 Event = (ConfigLoaded | ConfigRejected | DiscoveryReported | NodeFound | NodeForgotten | NodeStateChanged | NodeLeft
          | NodeRead | ServicesJudged | DeploymentJudged | LinksMeasured | OperationChanged | QuestionAsked
-         | QuestionSettled | SpeedsObserved | ProxiesSeen | SwarmChanged | SwarmForgotten | Noted)
+         | QuestionSettled | SpeedsObserved | ProxiesSeen | CockpitSeen | SwarmChanged | SwarmForgotten | Noted)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -294,5 +302,19 @@ class Distribute:
     limit: float = 0.0                    # bytes a second that the source sends, 0 = no limit
 
 
+@dataclass(frozen=True, slots=True)
+class StartSeeder:
+    """Give models of this machine away, by a process of its own. Each has its manifest beside it."""
+
+    paths: tuple[str, ...]                # absolute; of the first file of each model
+    host: str = "127.0.0.1"               # address that it listens on
+    port: int = 9080
+    token: str = field(default="", repr=False)
+    allowed: tuple[str, ...] = ()         # networks, CIDR; () = every address
+    open: bool = False                    # anybody may fetch, also from other machines
+    limit: float = 0.0                    # bytes a second to all together, 0 = no limit
+    limit_each: float = 0.0               # bytes a second to each
+
+
 Command = (BringUp | TearDown | StartService | StopService | RestartService | AdoptProcess | EndProcess
-           | StartProxy | CancelRequest | Distribute)
+           | StartProxy | CancelRequest | Distribute | StartSeeder)

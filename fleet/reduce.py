@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from fleet.events import (
+    CockpitSeen,
     ConfigLoaded,
     ConfigRejected,
     DeploymentJudged,
@@ -69,6 +70,8 @@ def reduce(state: Snapshot, event: Event) -> Snapshot:
             return _links_measured(state, links)
         case ProxiesSeen(proxies=proxies):
             return replace(state, proxies=proxies)
+        case CockpitSeen(holder=holder):
+            return state if state.other_cockpit == holder else replace(state, other_cockpit=holder)
         case SwarmChanged(swarm=swarm):
             known = {each.id: each for each in state.swarms} | {swarm.id: swarm}
             return replace(state, swarms=tuple(known.values())[-SWARMS_KEPT:])

@@ -175,6 +175,15 @@ def quit_while(operation: Operation) -> tuple[str, tuple[Entry, ...]]:
     )
 
 
+def take_over(holder: str) -> tuple[str, tuple[Entry, ...]]:
+    """Before this cockpit acts in the place of another one."""
+    return "Take over?", (
+        Paragraph(line(Span(holder, Tone.STRONG), " acts on this fleet.")),
+        Paragraph(),
+        Paragraph(line("It only looks from then on. What it is doing now goes on to its end.")),
+    )
+
+
 def cancel(operation: Operation) -> tuple[str, tuple[Entry, ...]]:
     """Before an operation is stopped half way."""
     return "Stop this operation?", (

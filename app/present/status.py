@@ -100,6 +100,8 @@ def alarms(snapshot: Snapshot) -> tuple[tuple[str, Problem], ...]:
 def alarms_in_short(snapshot: Snapshot) -> list[Line]:
     """The same in a few words for the status line; why the model is broken in its own sentence, as far as it goes."""
     out: list[Line] = []
+    if snapshot.other_cockpit:
+        out.append((Span(f"▲ {snapshot.other_cockpit} acts", Tone.WARN),))
     running = sum(each.state is OperationState.RUNNING for each in snapshot.operations)
     if running:
         out.append((Span("▸ " + count(running, "operation"), Tone.ACCENT),))

@@ -42,6 +42,7 @@ class Snapshot:
     notices: tuple[Notice, ...] = ()      # newest last, the last 200
     proxies: tuple[Proxy, ...] = ()
     swarms: tuple[Swarm, ...] = ()        # running ones and the last that ended, newest last
+    other_cockpit: str = ""               # who acts on this fleet, so that we only look; "" = we may act
     refresh: float = 2.0                  # seconds between polls, to judge ages by
 
     def link(self, head: str, worker: str) -> Link | None:

@@ -55,8 +55,8 @@ def _parts(holder: str) -> tuple[str, str, str]:
     return host, pid, began
 
 
-def _said(holder: str) -> str:
-    """A holder for people."""
+def said_of(holder: str) -> str:
+    """A holder for people: the beginning of a sentence."""
     host, pid, _ = _parts(holder)
     return f"Another Quarterdeck (process {pid} on {host})" if host and pid.isdecimal() else holder or "Somebody else"
 
@@ -84,7 +84,7 @@ class TakeLease(Step):
         except LeaseHeld as error:
             if not is_dead(error.holder):
                 self._taken = False
-                raise LeaseHeld(f"{_said(error.holder)} is at work on {self.node}.", error.remedy,
+                raise LeaseHeld(f"{said_of(error.holder)} is at work on {self.node}.", error.remedy,
                                 holder=error.holder) from error
             report(f"taken over from {error.holder}, which died")
             await supervisor.release(NAME, error.holder)

@@ -32,6 +32,7 @@ class ScriptedEngine:
         self.added: list[str] = []
         self.connected: list[str] = []
         self.cancelled: list[int] = []
+        self.taken_over = 0
         self.reload_problems: tuple[str, ...] = ()
         self.next_plan: Operation | None = None
         self.refuses: FleetError | None = None
@@ -75,6 +76,9 @@ class ScriptedEngine:
 
     async def settled(self, timeout: float) -> bool:
         return True
+
+    def take_over(self) -> None:
+        self.taken_over += 1
 
     def submit(self, command: Command) -> int:
         if self.refuses is not None:

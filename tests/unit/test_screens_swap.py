@@ -54,3 +54,17 @@ async def test_who_only_looks_swaps_nothing() -> None:
         await pilot.press("m", "u")
         await pilot.pause()
         assert not isinstance(app.screen, ChooseModelScreen | ConfirmScreen) and engine.planned == []
+
+
+async def test_beside_another_cockpit_this_one_only_looks_until_it_takes_over() -> None:
+    other = replace(fleets.normal(), other_cockpit="Another Quarterdeck (process 7 on nas)")
+    async with cockpit(other, WIDE) as (engine, app, pilot):
+        assert "process 7 on nas" in text_of(app) and "T Take over" in text_of(app)
+        await pilot.press("m", "d", "b")
+        await pilot.pause()
+        assert not isinstance(app.screen, ChooseModelScreen | ConfirmScreen)
+        await pilot.press("T")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await pilot.pause()
+        assert engine.taken_over == 1
