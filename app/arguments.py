@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from app.exit_codes import MEANINGS
 from app.proxy_arguments import add_proxy
-from app.swarm_arguments import add_distribute
+from app.swarm_arguments import add_distribute, add_manifest, add_moving
 
 DESCRIPTION = ("Turn the machines in your home into one LLM server: stock llama.cpp over plain SSH. "
                "Without a verb the cockpit opens.")
@@ -258,16 +258,10 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
                         help="no cockpit: print all that happened, a line each, at once")
 
     swarm = verb("swarm", "move models between machines", json=False)
-    actions = swarm.add_subparsers(dest="action", metavar="ACTION", title="actions", required=True,
-                                   parser_class=argparse.ArgumentParser)
-
-    def action(name: str, help_text: str, *, json: bool = True) -> argparse.ArgumentParser:
-        added = actions.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
-                                   formatter_class=_Formatter)
-        _add_common(added, json=json)
-        return added
-
+    action = actions_of(swarm)
+    add_moving(action)
     add_distribute(action)
+    add_manifest(actions_of(verb("manifest", "hash models, so that they can be moved", json=False)))
 
     completion = verb("completion", "print a completion script for a shell", json=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

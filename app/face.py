@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fleet.planning.propose import Proposal, WhatIf
     from fleet.proxies.hands import ProxyHand
     from fleet.runtimes.head_http import HeadClient
+    from fleet.swarm.asking import SeederSeen
 
 
 class EngineFace(Protocol):
@@ -70,6 +71,9 @@ class EngineFace(Protocol):
 
     async def model_header(self, node: str, path: str) -> GgufHeader:
         """The header of a model on a node, by the path of its first file, all of its files together."""
+
+    async def seeders(self) -> tuple[SeederSeen, ...]:
+        """Every seeder and puller that runs on the nodes, as it answers now."""
 
     def run_inside(self, proxy: ProxyHand, url: str) -> None:
         """Follow a proxy that runs inside this process."""

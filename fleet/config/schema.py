@@ -177,7 +177,7 @@ class DiscoveryConfig:
     interfaces: tuple[str, ...] = ()           # names or addresses; () = all but container bridges
     ssh_config: bool = True                    # the Host aliases of ~/.ssh/config
     ssh_config_file: str = "~/.ssh/config"
-    announce: bool = True                      # headless engines, seeders and proxies say _quarterdeck._tcp
+    announce: bool = True                      # headless engines say _quarterdeck._tcp, seeders _qd-swarm._tcp
 
 
 @dataclass(frozen=True, slots=True)

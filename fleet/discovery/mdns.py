@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Browser:
-    """Found and Lost of all services that tell of machines, as they come.
+    """Found and Lost of all services that tell of machines (or of those in `services`), as they come.
 
     `async with Browser(settings) as browser: async for heard in browser: ...`. When no interface can
     be used, `problems` says why and the iterator waits: the interfaces are looked at again from time
@@ -53,8 +53,9 @@ class Browser:
 
     def __init__(self, interfaces: Sequence[str] = (), *, own: Callable[[], Sequence[Interface]] = own_interfaces,
                  recheck: float = RECHECK, resolve_timeout: float = RESOLVE_TIMEOUT,
-                 interfaces_every: float = INTERFACES_EVERY) -> None:
+                 interfaces_every: float = INTERFACES_EVERY, services: Sequence[str] = SERVICES) -> None:
         self.problems: tuple[Problem, ...] = ()
+        self._services = tuple(services)
         self._wanted = tuple(interfaces)
         self._own = own
         self._recheck = recheck
@@ -117,7 +118,7 @@ class Browser:
         def changed(zeroconf: Zeroconf, service_type: str, name: str, state_change: ServiceStateChange) -> None:
             self._changed(mdns, group, goodbyes, service_type, name, state_change)
 
-        browser = AsyncServiceBrowser(mdns.zeroconf, list(SERVICES), handlers=[changed])
+        browser = AsyncServiceBrowser(mdns.zeroconf, list(self._services), handlers=[changed])
         session.push_async_callback(browser.async_cancel)
 
     def _changed(self, mdns: AsyncZeroconf, group: asyncio.TaskGroup, goodbyes: _Goodbyes, service: str, key: str,
@@ -187,10 +188,11 @@ class Browser:
 
 
 class Announcer:
-    """Says `_quarterdeck._tcp` for as long as it is entered; a goodbye is sent at the end."""
+    """Says `_quarterdeck._tcp` (or another `service`) for as long as it is entered; a goodbye is sent at the end."""
 
     def __init__(self, name: str, port: int, properties: Mapping[str, str], interfaces: Sequence[str] = (), *,
-                 own: Callable[[], Sequence[Interface]] = own_interfaces) -> None:
+                 own: Callable[[], Sequence[Interface]] = own_interfaces, service: str = OWN_SERVICE) -> None:
+        self._service = service
         self.problems: tuple[Problem, ...] = ()
         self._name = name
         self._port = port
@@ -231,7 +233,7 @@ class Announcer:
         here = socket.gethostname().partition(".")[0][:40] or "host"
         instance = self._name.replace(".", "-").encode()[:60].decode("utf-8", "ignore") or here
         properties = {"node": here, **self._properties}
-        return ServiceInfo(OWN_SERVICE, f"{instance}.{OWN_SERVICE}", port=self._port,
+        return ServiceInfo(self._service, f"{instance}.{self._service}", port=self._port,
                            properties={key: value[:200] for key, value in properties.items()},
                            server=f"{here}-quarterdeck-{self._port}.local.",
                            parsed_addresses=list(dict.fromkeys(reachable)))

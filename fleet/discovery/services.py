@@ -12,6 +12,7 @@ from fleet.model import Address, Interface, LinkKind, Problem, Severity
 SSH_SERVICE = "_ssh._tcp.local."
 WORKSTATION_SERVICE = "_workstation._tcp.local."
 OWN_SERVICE = "_quarterdeck._tcp.local."
+SWARM_SERVICE = "_qd-swarm._tcp.local."     # a model that a seeder gives away; it tells of no machine
 SERVICES = (SSH_SERVICE, WORKSTATION_SERVICE, OWN_SERVICE)
 
 NAME_LIMIT = 255            # of a DNS name
@@ -25,7 +26,7 @@ PROPERTY_LIMIT = 255        # a TXT string's length
 class Found:
     """A service was found, or says something else than before."""
 
-    service: str                           # one of SERVICES
+    service: str                           # one of SERVICES, or SWARM_SERVICE
     key: str                               # its full instance name
     host: str                              # "kitchen.local."
     addresses: tuple[str, ...]             # fe80 with %interface where that is known

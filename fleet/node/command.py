@@ -33,7 +33,7 @@ from .hashing import create_manifest
 from .limits import Throttle, parse_rate
 from .manifest import PIECE_SIZE, SUFFIX, Manifest, clean_facts
 from .puller import PARALLEL, Puller
-from .running import Told, check, fetch_manifest, manifest_of, pull, pulling, seeding, serve_on
+from .running import Tell, Told, check, fetch_manifest, manifest_of, pull, pulling, seeding, serve_on
 from .seeder import PORT, Seeder
 from .store import PULL, REPAIR, mark_source
 from .trouble import ManifestRefused, Stopped, SwarmError
@@ -43,11 +43,11 @@ LONGEST_COMMAND = 4_096
 _TOKEN_REMARK = "--token can be read by everybody on the machine: use --token-file or the environment."
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run one verb; the exit status."""
+def main(argv: list[str] | None = None, heard: Tell | None = None) -> int:
+    """Run one verb; the exit status. `heard` gets every record, too."""
     options = _arguments().parse_args(argv)
     halt = threading.Event()
-    tell = Told(halt.set)
+    tell = Told(halt.set, heard)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: halt.set())
     try:

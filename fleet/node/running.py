@@ -27,12 +27,14 @@ Tell = Callable[[object], None]
 
 
 class Told:
-    """Writes records to stdout; a reader that is gone stops the work."""
+    """Writes records to stdout, and hands them to `heard`; a reader that is gone stops the work."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._lock, self._stop = threading.Lock(), stop
+    def __init__(self, stop: Callable[[], None], heard: Tell | None = None) -> None:
+        self._lock, self._stop, self._heard = threading.Lock(), stop, heard
 
     def __call__(self, record: object) -> None:
+        if self._heard is not None:
+            self._heard(record)
         try:
             with self._lock:
                 sys.stdout.write(as_line(record) + "\n")

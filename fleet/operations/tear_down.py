@@ -42,7 +42,7 @@ class StopIfReachable(StopRecorded):
         try:
             async with asyncio.timeout(STOP_TIMEOUT):
                 await super().do(report)
-                if self.record.kind is ServiceKind.RELAY:
+                if self.record.kind in (ServiceKind.RELAY, ServiceKind.SEEDER):
                     await self._hands.supervisor(self.node).remove_secret(self.record.id)
                 if self.record.kind is ServiceKind.PROXY:
                     await clear_proxy(self._hands, self.node, self.record.id)
