@@ -13,6 +13,7 @@ the same weights: 1.75x at 50.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fleet.config.schema import DraftConfig
@@ -36,8 +37,8 @@ class Drafting:
     reason: str                        # a sentence
 
 
-def native_drafting(plain: float, network: float, draft: float, *, on_gpu: bool = False, chance: float = CHANCE
-                    ) -> Drafting:
+def native_drafting(plain: float, network: float, draft: float, *, on_gpu: bool = False, chance: float = CHANCE,
+                    lengths: Sequence[int] = LENGTHS) -> Drafting:
     """The best length, and whether it is worth it.
 
     Args:
@@ -46,10 +47,11 @@ def native_drafting(plain: float, network: float, draft: float, *, on_gpu: bool 
         draft: seconds of a token of the draft model, with the round trip where its device is a worker's.
         on_gpu: the target computes on GPUs.
         chance: that a drafted token is right: measured where it was.
+        lengths: of drafts that are in question, tokens.
     """
     extra = (EXTRA_GPU if on_gpu else EXTRA_CPU) * max(0.0, plain - network)
     found = {length: sum(chance**k for k in range(length + 1)) * plain / (plain + length * (extra + draft))
-             for length in LENGTHS} if plain > 0 else {LENGTHS[0]: 0.0}
+             for length in lengths} if plain > 0 else {lengths[0]: 0.0}
     length = max(found, key=lambda n: found[n])
     pays = found[length] >= WORTH
     return Drafting(length, found[length], pays, (
@@ -69,4 +71,5 @@ def expected_of(split: Split, draft: DraftConfig, size: int) -> Drafting | None:
                  and (h.room.worker is not None or draft.device == h.room.device)), split.host.room)
     seconds = size / room.speed.bytes_per_second + (room.link.round_trip + WORKER_OVERHEAD if room.link else 0.0)
     on_gpu = bool(split.used) and not split.host.layers and all(h.room.device != PROCESSOR for h in split.used)
-    return native_drafting(split.prediction.seconds_per_token, network, seconds, on_gpu=on_gpu)
+    return native_drafting(split.prediction.seconds_per_token, network, seconds, on_gpu=on_gpu,
+                           lengths=(draft.length,))

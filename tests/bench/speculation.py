@@ -59,6 +59,7 @@ WIRE = ("-cram", "0", "-ctxcp", "0", "--swa-full", "-ot", r"^token_embd\.weight$
 STRIDED = ("-np", "9", "-kvu", "--no-cache-idle-slots")
 FIXED = Choice(Mode.STRIDED, 4, 1, "", "It is fixed.")
 WORKERS = 2
+NATIVE = 4             # tokens of a draft inside the head
 DRAFT = "draft.gguf"
 DRAFT_PORT = 8290
 PROMPTS = (
@@ -200,7 +201,7 @@ class Lab:
         """What the planner makes of it: native, and why."""
         plain = _token_seconds(self.heads["plain"])
         network = WORKERS * delay / 1000
-        drafting = native_drafting(plain, network, _token_seconds(self.drafter))
+        drafting = native_drafting(plain, network, _token_seconds(self.drafter), lengths=(NATIVE,))
         return drafting.pays, drafting.reason
 
     async def measure(self, delay: float) -> None:
@@ -280,7 +281,7 @@ def in_lab(options: argparse.Namespace) -> list[dict]:
         else:
             shorter(made.model_here, draft, {17})
         there = f"{Path(made.model).parent}/{DRAFT}"
-        inside = ("-np", "1", "-md", there, "--spec-type", "draft-simple", "--spec-draft-n-max", "4",
+        inside = ("-np", "1", "-md", there, "--spec-type", "draft-simple", "--spec-draft-n-max", str(NATIVE),
                   "--spec-draft-device", "none")
         flags = {"plain": (*WIRE, "-np", "1"), "native": (*WIRE, *inside), "strided": (*WIRE, *STRIDED)}
         node = made.nodes[WORKERS + 1]
