@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from fleet.speculation.drafters import Context, Drafter, DraftFailed, Guess
 from fleet.speculation.settings import DrafterKind
+from fleet.text import visible
 
 FIRST_ASIDE, LONGEST_ASIDE = 1.0, 60.0       # seconds
 FADES = 0.97                                 # of what a record weighs, with each draft
@@ -185,7 +186,7 @@ class Race:
         return [{"name": runner.drafter.name, "kind": str(runner.drafter.kind), "wins": runner.wins,
                  "drafts": runner.drafts, "acceptance": round(runner.share, 3), "seconds": round(runner.seconds, 4),
                  "state": "aside" if runner.aside_until > now else "ready" if runner.drafts else "new",
-                 "problem": runner.problem[:300]} for runner in self.runners]
+                 "problem": visible(runner.problem, limit=300)} for runner in self.runners]
 
     def close(self) -> None:
         """End the connections of all."""

@@ -29,6 +29,7 @@ from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.spoken import Spawn, Spoken
 from fleet.speculation.strand import Bench, Strand
 from fleet.speculation.target import Abilities, Target
+from fleet.text import visible
 
 LOOK_AGAIN = 600.0         # seconds for which what a target said of itself is believed, unless probes see another one
 LOOK_AFTER_TROUBLE = 5.0   # seconds until a target that could not be asked is asked again
@@ -114,7 +115,7 @@ class TargetSession:
                 asked = f"The target could not be asked: {error}"
                 self._looked_at = min(self._looked_at, self._clock() - LOOK_AGAIN + LOOK_AFTER_TROUBLE)
         self._passed += 1
-        self.why = str(asked)
+        self.why = visible(str(asked), limit=500)
         return None
 
     async def _ready(self) -> Bench:
