@@ -39,8 +39,9 @@ class Presence:
     """Claims the fleet for this cockpit; `run` has to run. `on_news` is told who has it instead, "" = we have."""
 
     def __init__(self, engine: Guarded, on_news: Callable[[str], None]) -> None:
+        self.owner = owner()
         self._engine, self._on_news = engine, on_news
-        self._claimed = ""               # the node that holds our lease
+        self.claimed = ""                # the node that holds our lease
         self._taking = asyncio.Event()
 
     async def run(self) -> None:
@@ -66,40 +67,40 @@ class Presence:
         node = self._where()
         if not node:
             return
-        if self._claimed not in ("", node):
+        if self.claimed not in ("", node):
             await self._give_back()      # another node is the head now
         supervisor = None
         try:
             supervisor = self._engine.supervisor(node)
-            await supervisor.lease(NAME, owner(), LEASE_SECONDS)
+            await supervisor.lease(NAME, self.owner, LEASE_SECONDS)
         except LeaseHeld as error:
             if supervisor is not None and (take or is_dead(error.holder)):
                 await self._take(supervisor, node, error.holder)
                 return
-            self._claimed = ""
+            self.claimed = ""
             self._on_news(said_of(error.holder))
         except (FleetError, OSError):
             return                       # the node is away for a moment: nothing is known, and nothing changes
         else:
-            self._claimed = node
+            self.claimed = node
             self._on_news("")
 
     async def _take(self, supervisor: Supervisor, node: str, holder: str) -> None:
         try:
             await supervisor.release(NAME, holder)
-            await supervisor.lease(NAME, owner(), LEASE_SECONDS)
+            await supervisor.lease(NAME, self.owner, LEASE_SECONDS)
         except (FleetError, OSError):
             return
-        self._claimed = node
+        self.claimed = node
         self._on_news("")
 
     async def _give_back(self) -> None:
-        node, self._claimed = self._claimed, ""
+        node, self.claimed = self.claimed, ""
         if not node:
             return
         try:
             async with asyncio.timeout(3.0):
-                await self._engine.supervisor(node).release(NAME, owner())
+                await self._engine.supervisor(node).release(NAME, self.owner)
         except (FleetError, OSError, TimeoutError):
             return                       # it runs out by itself
 
