@@ -13,6 +13,8 @@ from fleet.speculation.target import Target
 
 BROKEN = "\ufffd"
 LONGEST_CHARACTER = 4          # tokens, a byte each; a longer run of broken ones never becomes a character
+LONGEST_SHOWN = 80             # characters of one token on a screen
+LONGEST_PIECE = 1024           # characters of one token
 KEPT = 1 << 18                 # tokens whose text is remembered
 
 
@@ -26,12 +28,16 @@ class Pieces:
 
     def learn(self, token: int, said: str) -> None:
         """The target told what `token` says."""
-        if BROKEN not in said and len(self._known) < KEPT:
+        if BROKEN not in said and len(said) <= LONGEST_PIECE and len(self._known) < KEPT:
             self._known.setdefault(token, said)
 
     def get(self, token: int) -> str:
         """What `token` says, "" where nobody asked yet."""
         return self._known.get(token, "")
+
+    def shown(self, ids: Sequence[int]) -> list[str]:
+        """What tokens say, for a screen."""
+        return [self.get(token)[:LONGEST_SHOWN] for token in ids]
 
     def broken(self, token: int) -> bool:
         """It is known to be no more than a part of a character."""

@@ -205,9 +205,9 @@ class Strand:
             "mode": "strided", "drafter": draft.drafter if draft else "", "drafted": found.drafted,
             "accepted_tokens": found.accepted, "emitted": len(said), "stride": found.stride,
             "draft_seconds": round(waited, 4), "verify_seconds": round(took, 4),
-            "accepted": [bench.pieces.get(token) for token in drafted[:found.accepted]],
-            "rejected": [bench.pieces.get(token) for token in drafted[found.accepted:]],
-            "said": [bench.pieces.get(token) for token in said[found.accepted:]]})
+            "accepted": bench.pieces.shown(drafted[:found.accepted]),
+            "rejected": bench.pieces.shown(drafted[found.accepted:]),
+            "said": bench.pieces.shown(said[found.accepted:])})
 
     async def _stretch(self, choice: Choice) -> None:
         """Plain tokens, in pieces of a moment each for a client that reads a stream."""
