@@ -66,6 +66,7 @@ class ProxyLoad:
     tokens_per_second: float
     live: int
     waiting: int
+    tokens: int = 0                       # written since the proxy started
 
 
 @dataclass(frozen=True, slots=True)

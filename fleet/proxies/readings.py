@@ -12,6 +12,7 @@ MOST_UPSTREAMS = 256
 MOST_REQUESTS = 512
 MOST_MODELS = 512
 MOST_HISTORY = 120
+SHORTEST = 1.0              # seconds that a rate is taken over, at least
 TEXT = 400                  # characters of a sentence
 NAME = 200
 _MOST = 1 << 53             # a number above it is nonsense
@@ -33,7 +34,9 @@ def reading(proxy: Proxy, state: Mapping[str, object], requests: Mapping[str, ob
         aliases={_text(name, NAME): _text(model, NAME)
                  for name, model in list(_mapping(state.get("aliases")).items())[:MOST_MODELS]},
         upstreams=upstreams, live=live, ended=ended, drafting=_mapping(state.get("drafting")))
-    return replace(new, history=(*proxy.history, ProxyLoad(now, _rate(proxy, new), len(live), waiting))[-MOST_HISTORY:])
+    tokens = _written(new)
+    load = ProxyLoad(now, _rate(proxy, tokens, now, new.started_epoch), len(live), waiting, tokens)
+    return replace(new, history=(*proxy.history, load)[-MOST_HISTORY:])
 
 
 def wanted(state: Mapping[str, object]) -> dict[str, tuple[int, float]]:
@@ -51,15 +54,19 @@ def drain_of(state: Mapping[str, object], requests: Mapping[str, object], upstre
     return running, max(ages, default=0.0)
 
 
-def _rate(before: Proxy, after: Proxy) -> float:
-    """Tokens a second since the last reading: of ended requests and of those that still write."""
-    passed = after.read_at - before.read_at
-    if before.started_epoch != after.started_epoch or passed <= 0 or not before.read_at:
-        return 0.0
-    def written(proxy: Proxy) -> int:
-        return sum(up.tokens for up in proxy.upstreams) + sum(request.tokens for request in proxy.live)
+def _written(proxy: Proxy) -> int:
+    """Tokens of ended requests, and of those that still write."""
+    return sum(up.tokens for up in proxy.upstreams) + sum(request.tokens for request in proxy.live)
 
-    return max(0.0, (written(after) - written(before)) / passed)
+
+def _rate(before: Proxy, tokens: int, now: float, started: float) -> float:
+    """Tokens a second. Over a moment it would be anything: where a request ends it counts twice, or not at all."""
+    if before.started_epoch != started:
+        return 0.0
+    earlier = next((load for load in reversed(before.history) if now - load.at >= SHORTEST), None)
+    if earlier is None:
+        return 0.0
+    return max(0.0, (tokens - earlier.tokens) / (now - earlier.at))
 
 
 def _upstream(entry: Mapping[str, object]) -> ProxyUpstream:

@@ -93,7 +93,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        if self._state == "eof":
+        if self._state == "eof" and self._problem is None:      # that is how its end is told; we did not end it
             self._state = "done"
         elif self._state != "done" and self._problem is None:
             started = self._state != "head" or bool(self._buffer)

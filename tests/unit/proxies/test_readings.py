@@ -35,6 +35,8 @@ def test_the_rate_is_what_was_written_between_two_readings():
     first = reading(BEFORE, state(100), {"live": [{"id": "1", "tokens": 10}]}, 10.0)
     second = reading(first, state(130), {"live": [{"id": "2", "tokens": 20}]}, 12.0)
     assert second.history[-1].tokens_per_second == 20.0
+    at_once = reading(second, state(130), {"live": [{"id": "2", "tokens": 24}]}, 12.01)
+    assert at_once.history[-1].tokens_per_second == 44 / (12.01 - 10.0)       # over a moment it would be 400
     again = reading(second, {"started": 9.0, "upstreams": []}, {}, 14.0)       # started anew: no rate of minus 150
     assert again.history[-1].tokens_per_second == 0.0
 

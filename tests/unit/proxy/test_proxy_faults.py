@@ -239,3 +239,19 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_let_go():
         await up.until(lambda: up.running == 0)
         await proxy.proxy.records.quiet.wait()
         assert proxy.proxy.records.ring[-1].problem == "client_stalled"
+
+
+async def test_a_cancelled_stream_whose_end_is_the_end_of_its_connection_is_cancelled_and_not_done():
+    async def endless(asked, reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n" + event("one"))
+        await writer.drain()
+        await reader.read()
+
+    async with upstream(endless) as up, proxied(up) as proxy, client(proxy, ask(stream=True)) as asking:
+        await up.until(lambda: up.running == 1)
+        await eventually(lambda: any(e.tokens for e in proxy.proxy.records.live.values()))
+        (live,) = proxy.proxy.records.live
+        assert proxy.proxy.cancel(live)
+        reply = await asking.reply()
+        assert b"cancelled" in reply.body and reply.body.endswith(b"data: [DONE]\n\n")
+        assert (proxy.proxy.records.ring[-1].state, proxy.proxy.records.ring[-1].problem) == ("cancelled", "cancelled")
