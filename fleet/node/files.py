@@ -38,9 +38,8 @@ def sync_data(handle: int) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """`path` holds `data` or what it held before, whatever happens in between."""
     aside = path.with_name(f".{path.name}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
-        handle = os.open(aside, flags, 0o644)
+        handle = _open_aside(aside)
         try:
             write_all(handle, memoryview(data), 0)
             os.fsync(handle)
@@ -50,6 +49,24 @@ def replace_file(path: Path, data: bytes) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise store_error(error, path) from error
+
+
+def _open_aside(aside: Path) -> int:
+    """The file beside, empty. A link or FIFO in its place is taken away: neither is followed or waited for."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    for again in (True, False):
+        try:
+            handle = os.open(aside, flags, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EMLINK) or not again:
+                raise
+        else:
+            if stat.S_ISREG(os.fstat(handle).st_mode):
+                os.ftruncate(handle, 0)
+                return handle
+            os.close(handle)
+        os.unlink(aside)
+    raise OSError(errno.EEXIST, "something else comes back in its place", str(aside))
 
 
 def write_all(handle: int, view: memoryview, offset: int) -> None:

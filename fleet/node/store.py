@@ -126,6 +126,9 @@ class Store:
                 raise StoreError(f"{final} is there already and is another file.",
                                  "Move it away or pull into another folder.", code="exists")
             part.unlink()   # killed between the two steps of taking the final name
+        if os.path.lexists(final) and not final.exists():
+            raise StoreError(f"{final} is a link that leads nowhere.", "Take it away, or pull into another folder.",
+                             code="exists")
         if final.exists():
             handle = open_data(final, write=False)
             self._handles.append(handle)
@@ -160,6 +163,9 @@ class Store:
         if self.mode == PULL and not half_done and not (some_right and self.note.exists()):
             raise StoreError(f"{final} is there already and is another file.",
                              "Move it away or pull into another folder.", code="exists")
+        if final.is_symlink():
+            raise StoreError(f"{final} is a link, and what it leads to is not the model.",
+                             f"Mend {os.path.realpath(final)}, or take the link away.", code="exists")
         part = self.parts[number]
         os.rename(final, part)
         os.close(self._handles[number])
