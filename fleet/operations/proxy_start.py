@@ -133,7 +133,7 @@ class StartProxyService(Start):
             await client.state()
             return
         said = of_fleet(snapshot, self._hands.config, self.node)
-        await client.fleet(said.upstreams, said.lost, said.catalogue, said.aliases)
+        await client.fleet(said)
 
     async def undo(self, report: Report) -> None:
         await self.end(self._service, report)

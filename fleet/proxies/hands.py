@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from fleet.proxy.exchange import UpstreamSettings
-
 if TYPE_CHECKING:
+    from fleet.proxies.of_fleet import OfFleet
     from fleet.proxy.proxy import Proxy
 
 
@@ -38,8 +37,7 @@ class ProxyHand(Protocol):
         """Hold, wait up to `limit` seconds for what runs; gives how many still do."""
         ...
 
-    async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> Mapping[str, object]:
+    async def fleet(self, said: OfFleet) -> Mapping[str, object]:
         """What the fleet serves now; gives the state."""
         ...
 
@@ -82,10 +80,9 @@ class InsideHand:
         """As ProxyHand."""
         return await self._proxy.drain(name, limit, dict(progress), seconds)
 
-    async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> Mapping[str, object]:
+    async def fleet(self, said: OfFleet) -> Mapping[str, object]:
         """As ProxyHand."""
-        self._proxy.set_fleet(upstreams, lost, catalogue, aliases)
+        self._proxy.set_fleet(said.upstreams, said.lost, said.catalogue, said.aliases, waits=said.waits)
         return self._proxy.state()
 
     async def tell(self, kind: str, facts: Mapping[str, object]) -> None:

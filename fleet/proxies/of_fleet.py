@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fleet.config.schema import FleetConfig, RecoverPolicy
 from fleet.errors import PlanRefused
@@ -26,6 +26,7 @@ class OfFleet:
     lost: dict[str, str] = field(default_factory=dict)
     catalogue: dict[str, bool] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
+    waits: bool = False              # what is lost, or not there, is being brought up: clients may wait for it
     unreachable: str = ""            # why what serves cannot be reached from the proxy
 
 
@@ -74,11 +75,16 @@ def head_record(snapshot: Snapshot) -> ServiceRecord | None:
     return next((r for r in records if r.id == snapshot.deployment.head_service and r.alive), None)
 
 
-def comes_back(snapshot: Snapshot, config: FleetConfig) -> bool:
-    """Whether somebody is about to bring up again what was lost, so that clients may wait for it."""
-    return config.recover is RecoverPolicy.AUTO or under_way(snapshot)
+def kept(said: OfFleet, last: tuple[UpstreamSettings, ...], snapshot: Snapshot, config: FleetConfig) -> OfFleet:
+    """`said`, with what served last for as long as that is missed: broken, or in the middle of being changed.
 
-
-def under_way(snapshot: Snapshot) -> bool:
-    """Whether somebody is changing the fleet at this moment."""
-    return any(operation.state in UNDER_WAY for operation in snapshot.operations)
+    Who asks for it is told what became of it, or waits where it comes back.
+    """
+    broken = snapshot.deployment.state is DeploymentState.BROKEN
+    changing = any(operation.state in UNDER_WAY for operation in snapshot.operations)
+    waits = changing or (broken and config.recover is RecoverPolicy.AUTO)
+    if said.upstreams or not last or not (broken or changing):
+        return replace(said, waits=waits)
+    problem = snapshot.deployment.problem
+    why = problem.what if broken and problem is not None else "It is being brought up."
+    return replace(said, upstreams=last, lost={settings.name: why for settings in last}, waits=waits)

@@ -21,14 +21,13 @@ from fleet.model import Notice, Problem, Proxy, ServiceKind, ServiceRecord, Snap
 from fleet.nodes.transport import Transport
 from fleet.proxies.hands import ProxyHand
 from fleet.proxies.inside import found
-from fleet.proxies.of_fleet import OfFleet, comes_back, head_record, of_fleet, under_way
+from fleet.proxies.of_fleet import head_record, kept, of_fleet
 from fleet.proxies.readings import reading, wanted
 from fleet.proxy.exchange import UpstreamSettings
 from fleet.proxy.settings import speculation_of
 from fleet.speculation.settings import SpeculationSettings
 
 KEY_FILE_LIMIT = 64 * 1024
-HELD_FOR = 15.0              # seconds that clients wait on our word alone; it is said again at every look
 LAST = 60                    # ended requests that are shown
 EVENTS_AT_ONCE = 50
 
@@ -194,7 +193,6 @@ class _Telling:
         self.problem: Problem | None = None
         self._engine, self._node, self._hand = engine, node, hand
         self._keys: dict[tuple[str, str, int], str] = {}
-        self._held: set[str] = set()               # by us, since what serves there is lost
         self._last: tuple[UpstreamSettings, ...] = ()
         self._told = engine.snapshot().notices[-1:]
 
@@ -210,25 +208,11 @@ class _Telling:
         if said.unreachable:
             self.problem = Problem("no-way", said.unreachable, "Start the proxy again: it is given a way there. Or "
                                    "bind the head to an address of its network (`head: {bind: ...}` in fleet.yaml).")
-        if not said.upstreams and self._last and under_way(snapshot):
-            said = replace(said, upstreams=self._last)     # one head ends and another comes: who waits, waits for that
+        said = kept(said, self._last, snapshot, config)
         self._last = said.upstreams
-        state = await self._hand.fleet(said.upstreams, said.lost, said.catalogue, said.aliases)
-        await self._hold(said, snapshot, config)
+        state = await self._hand.fleet(said)
         await self._events(snapshot)
         return state
-
-    async def _hold(self, said: OfFleet, snapshot: Snapshot, config: FleetConfig) -> None:
-        """Clients of what is lost wait where it comes back; where it does not they are told at once."""
-        if comes_back(snapshot, config):
-            for name, why in said.lost.items():
-                self._held.add(name)
-                await self._hand.hold(name, {"phase": "recovering", "why": why}, HELD_FOR)
-        there = {settings.name for settings in said.upstreams}
-        for name in [name for name in self._held if name not in said.lost]:
-            self._held.discard(name)
-            if name in there:
-                await self._hand.release(name)
 
     async def _key(self, snapshot: Snapshot) -> str:
         record = head_record(snapshot)

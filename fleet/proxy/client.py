@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from fleet.proxy.exchange import UpstreamSettings
 
 if TYPE_CHECKING:
     import httpx
+
+    from fleet.proxies.of_fleet import OfFleet
 
 ALL = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}
 CONTROL_FILE = "control.json"     # in the service's folder, where its facts name no other
@@ -93,11 +95,11 @@ class ProxyClient:
         left = said.get("left")
         return left if isinstance(left, int) and not isinstance(left, bool) else 0
 
-    async def fleet(self, upstreams: Sequence[UpstreamSettings], lost: Mapping[str, str],
-                    catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> dict[str, object]:
+    async def fleet(self, said: OfFleet) -> dict[str, object]:
         """Say what the fleet serves now, which of it is lost and why, and what it could serve. Raises FleetError."""
-        return await self._ask("PUT", "fleet", {"upstreams": [_plain(up) for up in upstreams], "lost": dict(lost),
-                                                "catalogue": dict(catalogue), "aliases": dict(aliases)})
+        return await self._ask("PUT", "fleet", {
+            "upstreams": [_plain(up) for up in said.upstreams], "lost": said.lost, "waits": said.waits,
+            "catalogue": said.catalogue, "aliases": said.aliases})
 
     async def tell(self, kind: str, facts: Mapping[str, object]) -> None:
         """An event of the fleet, for whoever listens to the proxy's. Raises FleetError."""

@@ -108,7 +108,8 @@ class Control:
                 said = _object(_json(body))
                 lost = {str(name): visible(str(why), limit=400) for name, why in _object(said.get("lost")).items()}
                 proxy.set_fleet(read_upstreams(said.get("upstreams", [])), lost,
-                                read_catalogue(said.get("catalogue", {})), read_aliases(said.get("aliases", {})))
+                                read_catalogue(said.get("catalogue", {})), read_aliases(said.get("aliases", {})),
+                                waits=said.get("waits") is True)
                 return 200, proxy.state()
             case "POST", ["events"]:
                 said = _object(_json(body))

@@ -176,7 +176,8 @@ class Gate:
         """Whether waiting makes sense: somebody holds it, or serves it, or is about to."""
         target = self._routes.target(name)
         return target.model in self.held_models or name in self.held_models or any(
-            up.held or not (up.lost or up.health.state is Health.BROKEN) for up in target.upstreams)
+            up.held or up.waits or not (up.lost or up.health.state is Health.BROKEN)
+            for up in target.upstreams)
 
     def _refuse(self, waiter: _Waiter, problem: Problem) -> None:
         if not waiter.granted.done():
@@ -267,6 +268,8 @@ class Gate:
             state = "swapping"
         elif any(up.held for up in target.upstreams) or target.model in self.held_models or name in self.held_models:
             state = "held"
+        elif any(up.lost and up.waits for up in target.upstreams):
+            state = "recovering"
         elif any(up.health.state is Health.LOADING for up in target.upstreams):
             state = "loading"
         elif any(not up.lost and up.health.state is not Health.BROKEN for up in target.upstreams):

@@ -166,8 +166,10 @@ class Proxy:
         return ended
 
     def set_fleet(self, upstreams: Iterable[UpstreamSettings], lost: Mapping[str, str],
-                  catalogue: Mapping[str, bool], aliases: Mapping[str, str]) -> None:
+                  catalogue: Mapping[str, bool], aliases: Mapping[str, str], *, waits: bool = False) -> None:
         """What the fleet serves now, beside the configured upstreams; which of it is lost, and why.
+
+        With `waits` what is lost comes back, and requests for it wait.
 
         Raises ConfigError, and then changes nothing.
         """
@@ -180,8 +182,8 @@ class Proxy:
             self._of_fleet = wanted
         for settings in wanted:
             upstream, reason = self.routes.upstreams[settings.name], lost.get(settings.name, "")
-            if upstream.lost != reason:
-                upstream.lost = reason
+            if (upstream.lost, upstream.waits) != (reason, waits):
+                upstream.lost, upstream.waits = reason, waits
                 self._changed(upstream)
         names = {**aliases, **self.settings.aliases}
         if names != self.routes.aliases:

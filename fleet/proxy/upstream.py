@@ -143,6 +143,7 @@ class Upstream:
         self.held = False                  # nothing new is admitted
         self.progress: dict[str, object] = {}     # of the operation that holds it, for who waits
         self.lost = ""                     # somebody knows that it will never answer again, and why
+        self.waits = False                 # it comes back: requests wait for it
         self.sleeping = False
         self.removed = False
         self.requests = self.failures = self.tokens = 0      # since the start

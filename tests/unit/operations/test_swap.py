@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,10 +15,15 @@ from fleet.engine import Engine
 from fleet.events import BringUp, StartProxy
 from fleet.model import DeploymentState, OperationState, StepState
 
+from .clients import asking
 from .here import MODEL, NODE, bring_up, do, free_port, running, tear_down, until, with_model
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(240)]
 OTHER = "other"
+
+
+def url(config: FleetConfig) -> str:
+    return f"http://{config.proxy.listen}"
 
 
 @pytest.fixture
@@ -31,67 +33,6 @@ def two(config: FleetConfig, state: Path, model: Path, tmp_path: Path) -> FleetC
     shutil.copyfile(model, other)
     config = with_model(config, OTHER, file=str(other))
     return replace(config, proxy=ProxyConfig(listen=f"127.0.0.1:{free_port()}"))
-
-
-@dataclass
-class Clients:
-    """What clients that stream without pause got."""
-
-    url: str
-    models: list[str] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-    stop: bool = False
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    first_token: list[float] = field(default_factory=list)
-
-    async def answered(self, count: int) -> None:
-        """Wait until so many answers have begun."""
-        async with asyncio.timeout(60):
-            while len(self.models) < count:
-                self.news.clear()
-                await self.news.wait()
-
-    async def stream(self, number: int, name: str) -> None:
-        """One after another, each whole or written down as wrong."""
-        loop = asyncio.get_running_loop()
-        async with httpx.AsyncClient(base_url=self.url, timeout=120) as http:
-            while not self.stop:
-                begun, tokens, ended = loop.time(), 0, False
-                asked = {"prompt": f"Client {number} says", "max_tokens": 12, "stream": True, "ignore_eos": True}
-                if name:
-                    asked["model"] = name
-                async with http.stream("POST", "/v1/completions", json=asked) as answer:
-                    if answer.status_code != 200:
-                        self.wrong.append(f"{answer.status_code} {await answer.aread()!r}")
-                        continue
-                    async for line in answer.aiter_lines():
-                        if line == "data: [DONE]":
-                            ended = True
-                        elif line.startswith("data: "):
-                            said = json.loads(line[6:])
-                            if "error" in said:
-                                self.wrong.append(line)
-                            elif said["choices"] and said["choices"][0].get("text"):
-                                tokens += 1
-                                if tokens == 1:
-                                    self.models.append(said["model"])
-                                    self.news.set()
-                                    self.first_token.append(loop.time() - begun)
-                if not ended:
-                    self.wrong.append(f"cut off after {tokens} tokens")
-
-
-@asynccontextmanager
-async def asking(config: FleetConfig, *names: str) -> AsyncIterator[Clients]:
-    """Clients at work, one for each name; "" names no model."""
-    clients = Clients(f"http://{config.proxy.listen}")
-    async with asyncio.TaskGroup() as group:
-        for number, name in enumerate(names):
-            group.create_task(clients.stream(number, name))
-        try:
-            yield clients
-        finally:
-            clients.stop = True
 
 
 async def serving(engine: Engine) -> None:
@@ -104,7 +45,7 @@ async def serving(engine: Engine) -> None:
 async def test_a_swap_loses_no_request_and_each_is_answered_by_the_model_that_serves(two: FleetConfig):
     async with running(two, tend=True) as engine:
         await serving(engine)
-        async with asking(two, "", "", "") as clients:
+        async with asking(url(two), "", "", "") as clients:
             for wanted in (OTHER, MODEL, OTHER):
                 operation = await do(engine, BringUp(wanted))
                 assert operation.state is OperationState.DONE, (operation.problem, operation.steps)
@@ -130,7 +71,7 @@ async def test_a_swap_that_fails_goes_back_and_who_waited_is_answered_by_the_old
     broken = with_model(two, OTHER, extra_args=("--no-such-option",))
     async with running(broken, tend=True) as engine:
         await serving(engine)
-        async with asking(broken, "", "") as clients:
+        async with asking(url(broken), "", "") as clients:
             operation = await do(engine, BringUp(OTHER))
             assert operation.state is OperationState.FAILED
             assert not any("could not be undone" in step.detail for step in operation.steps), operation.steps

@@ -11,6 +11,7 @@ import pytest
 from fleet.errors import FleetError
 from fleet.model import ServiceKind, ServiceRecord
 from fleet.nodes.local import LocalTransport
+from fleet.proxies.of_fleet import OfFleet
 from fleet.proxy.client import ProxyClient, ProxyError
 from fleet.proxy.exchange import HoldSettings, UpstreamSettings
 from tests.unit.proxy.scripted import ask, client, eventually, hang, hang_after_one, proxied, tell, told, upstream
@@ -44,14 +45,14 @@ async def test_what_the_fleet_serves_comes_beside_what_is_configured(tmp_path: P
     async with upstream(tell) as up, upstream(tell, model="n") as other, proxied(
             up, control_file=str(tmp_path / "control.json")) as proxy:
         control = ProxyClient(LocalTransport("here"), record(tmp_path, proxy.port))
-        await control.fleet([other.settings], {}, {"big": False}, {"large": "n"})
+        await control.fleet(OfFleet((other.settings,), {}, {"big": False}, {"large": "n"}))
         assert (await told(proxy, ask(model="n"))).status == 200
         assert (await told(proxy, ask(model="large"))).status == 200
         assert (await told(proxy, ask(model="big"))).status == 404
-        await control.fleet([], {}, {}, {})
+        await control.fleet(OfFleet())
         assert (await told(proxy, ask(model="m"))).status == 200
         with pytest.raises(ProxyError, match="configured already"):
-            await control.fleet([up.settings], {}, {}, {})
+            await control.fleet(OfFleet((up.settings,)))
         await control.close()
 
 
@@ -59,18 +60,32 @@ async def test_a_server_that_is_said_to_be_lost_gets_nothing_more_and_its_client
     async with upstream(hang) as up, proxied(hold=HoldSettings(gone_seconds=0.1),
                                              control_file=str(tmp_path / "control.json")) as proxy:
         control = ProxyClient(LocalTransport("here"), record(tmp_path, proxy.port))
-        await control.fleet([up.settings], {}, {}, {})
+        await control.fleet(OfFleet((up.settings,)))
         await eventually(lambda: proxy.proxy.routes.upstreams["m"].health.state == "ready")
         asking = asyncio.ensure_future(told(proxy, ask()))
         await up.until(lambda: up.running == 1)
-        await control.fleet([up.settings], {"m": "bolt lost its power."}, {}, {})
+        await control.fleet(OfFleet((up.settings,), {"m": "bolt lost its power."}))
         for refused in (await asking, await told(proxy, ask())):
             assert refused.status in (502, 503)
             assert "bolt lost its power" in refused.json()["error"]["message"]
-        await control.fleet([up.settings], {}, {}, {})
+        await control.fleet(OfFleet((up.settings,)))
         up.script = tell
         await eventually(lambda: proxy.proxy.routes.upstreams["m"].may_take())
         assert (await told(proxy, ask())).status == 200
+        await control.close()
+
+
+async def test_who_asks_for_what_is_lost_waits_where_it_comes_back(tmp_path: Path):
+    async with upstream(tell) as up, proxied(hold=HoldSettings(gone_seconds=0.1),
+                                             control_file=str(tmp_path / "control.json")) as proxy:
+        control = ProxyClient(LocalTransport("here"), record(tmp_path, proxy.port))
+        await control.fleet(OfFleet((up.settings,), {"m": "bolt lost its power."}, waits=True))
+        asking = asyncio.ensure_future(told(proxy, ask()))
+        await eventually(lambda: bool(proxy.proxy.gate.waiting))
+        await asyncio.sleep(1.2)                       # longer than it is waited for where nothing comes back
+        assert not asking.done() and proxy.proxy.gate.progress("m")["state"] == "recovering"
+        await control.fleet(OfFleet((up.settings,)))
+        assert (await asking).status == 200
         await control.close()
 
 

