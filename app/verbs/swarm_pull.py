@@ -100,7 +100,10 @@ def _found(options: argparse.Namespace, where: str, token: str, stack: ExitStack
         return manifest, lambda: peers
     if os.path.lexists(os.path.expanduser(where)) or "/" in where or where.endswith((".manifest", ".json")):
         manifest, _ = fetch_manifest(os.path.expanduser(where))
-        return manifest, nearby_too(options, manifest, given, stack)
+        return manifest, nearby_too(options, manifest, given, token, stack)
+    if token:
+        raise BadUsage("A token is shown to nobody who only announces himself.",
+                       "Name the seeder: quarterdeck swarm pull http://HOST:9080.")
     nearby = _listen(options, stack)
     if nearby is None:
         raise NothingThere(f"There is no file {where}, and discovery.mdns is off.",
@@ -110,10 +113,10 @@ def _found(options: argparse.Namespace, where: str, token: str, stack: ExitStack
     return manifest, lambda: [*given, *nearby.peers_of(manifest.id)]
 
 
-def nearby_too(options: argparse.Namespace, manifest: Manifest, given: list[str],
+def nearby_too(options: argparse.Namespace, manifest: Manifest, given: list[str], token: str,
                stack: ExitStack) -> Callable[[], Iterable[str]]:
-    """The peers that were named; those nearby where none was."""
-    nearby = None if given or options.tracker else _listen(options, stack)
+    """The peers that were named; those nearby where none was, unless a token would be shown to them."""
+    nearby = None if given or options.tracker or token else _listen(options, stack)
     return lambda: given if nearby is None else nearby.peers_of(manifest.id)
 
 
@@ -132,6 +135,8 @@ def _announced(nearby: Nearby, wanted: str, token: str, halt: threading.Event) -
         found = [seeder for seeder in nearby.seeders() if wanted in (seeder.manifest, seeder.name)]
         if found and not settled:
             settled = time.monotonic() + HEAR_MORE
+    if halt.is_set():
+        raise KeyboardInterrupt
     if not found:
         others = ", ".join(sorted({visible(seeder.name, limit=80) for seeder in nearby.seeders()})[:8])
         raise NothingThere(

@@ -66,6 +66,15 @@ def test_a_model_is_pulled_by_its_name_from_whoever_announces_it(tmp_path: Path,
     assert told[-1]["event"] == "done" and (to / name).read_bytes() == data
 
 
+def test_a_token_is_shown_to_nobody_who_only_announces_himself(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("QUARTERDECK_SWARM_TOKEN", "correct-horse-battery")
+    (tmp_path / "fleet.yaml").write_text("discovery: {interfaces: [127.0.0.1], ssh_config: false}\n")
+    assert command(["swarm", "pull", "tiny.gguf"]) == ExitCode.USAGE
+    assert "Name the seeder" in capsys.readouterr().err
+
+
 def test_who_announces_another_manifest_than_he_gives_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
     name = f"tiny-{os.urandom(4).hex()}.gguf"
     manifest, _ = make_model(tmp_path / "source", 3, name="other.gguf")
