@@ -123,17 +123,26 @@ def size(form: Form, default: T, low: int) -> int | T:
     if not form.written:
         return default
     written = form.value.text.strip() if isinstance(form.value, Scalar) else ""
-    match = _SIZE.fullmatch(written) if len(written) <= 40 else None
-    unit = _UNITS.get(match[2].lower()) if match else None
-    if match is None or unit is None or (unit == 1 and "." in match[1]):
+    found = bytes_of(written)
+    if found is None:
         form.wrong_type(expected)
         return default
-    found = int(float(match[1].replace("_", "")) * unit) if "." in match[1] else int(match[1].replace("_", "")) * unit
     if not low <= found < 1 << 60:
-        hint = f"; did you mean '{written}GiB'?" if unit == 1 and 0 < found < 1 << 16 else ""
+        plain = written[-1:].isdigit()
+        hint = f"; did you mean '{written}GiB'?" if plain and 0 < found < 1 << 16 else ""
         form.wrong(f"{found} bytes is out of range{hint}", f"{expected}, at least {low:,} bytes")
         return default
     return found
+
+
+def bytes_of(written: str) -> int | None:
+    """"24GiB", "512MB" or a whole number of bytes, in bytes; None: it is none of these."""
+    match = _SIZE.fullmatch(written) if len(written) <= 40 else None
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if match is None or unit is None or (unit == 1 and "." in match[1]):
+        return None
+    number = match[1].replace("_", "")
+    return int(float(number) * unit) if "." in number else int(number) * unit
 
 
 def choice(form: Form, kind: type[E], default: T) -> E | T:

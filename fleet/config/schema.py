@@ -294,6 +294,7 @@ class FleetConfig:
     model_dirs: tuple[str, ...] = ("~/models", "~/.cache/llama.cpp", "~/.cache/quarterdeck/models", "/models",
                                    "/opt/models", "/srv/models")
     log_limit: int = 16 * 1024 * 1024          # bytes of one service's log, then the older half goes
+    rpc_cache_limit: int = 0                   # bytes that workers with `cache: true` keep on a node; 0 = no limit
     # Not of the file, but of one plan on what is left of the fleet:
     absent: frozenset[str] = frozenset()       # nodes that take no part
     spare: bool = False                        # workers that a model names and that cannot be used are left out

@@ -44,7 +44,7 @@ from fleet.config.vllm_section import check_runtime, vllm
 from fleet.discovery.addresses import parse_ip, split_host_port
 
 ROOT_KEYS = ("fleet", "nodes", "models", "model", "rpc", "discovery", "ssh", "proxy", "recover", "serving", "refresh",
-             "model_dirs", "log_limit")
+             "model_dirs", "log_limit", "rpc_cache_limit")
 NODE_KEYS = ("address", "addresses", "user", "port", "identity_file", "identity_files", "jump", "roles", "vram",
              "workers", "head", "llama", "model_dirs", "state_dir", "rpc", "rpc_address")
 WORKER_KEYS = ("port", "devices", "threads", "cache", "managed", "env", "extra_args")
@@ -84,6 +84,7 @@ def fleet(form: Form, path: str) -> FleetConfig:
         refresh=number(root["refresh"], default.refresh, 0.2, 3600, "seconds between 0.2 and 3600"),
         model_dirs=_folders(root["model_dirs"]) if root["model_dirs"].written else default.model_dirs,
         log_limit=size(root["log_limit"], default.log_limit, SMALLEST_LOG),
+        rpc_cache_limit=size(root["rpc_cache_limit"], default.rpc_cache_limit, 0),
     )
 
 

@@ -1,10 +1,11 @@
-"""The node's command: seed, pull, verify, manifest and residency, for whoever drives it over SSH.
+"""The node's command: seed, pull, verify, manifest, residency and rpc-cache, for whoever drives it over SSH.
 
     manifest FILE...  [--piece-size N] [--facts FILE]      hash a model, write its manifest beside it
     seed FILE...                                           serve models (each with its manifest) until "stop"
     pull FOLDER --manifest PATH|URL --peer URL...          fetch a model, serving what is here already
     verify FILE [--peer URL...]                            hash everything, repair from peers
     residency FILE... --layout JSON [--pid N]              tell what of a model's experts is in memory (residency.py)
+    rpc-cache show|check|prune|seed [FILE...]              see to the workers' caches of tensors (rpc_cache_command.py)
 
 stdout: one JSON object a line (progress.py says which). stdin: one command a line, so that no secret
 and no change of mind needs a new process:
@@ -26,7 +27,7 @@ import sys
 import threading
 from pathlib import Path
 
-from . import residency
+from . import residency, rpc_cache_command
 from .access import Access, read_token
 from .files import read_bounded
 from .hashing import create_manifest
@@ -95,6 +96,7 @@ def _arguments() -> argparse.ArgumentParser:
     verb.set_defaults(run=_verify)
 
     residency.add_arguments(verbs.add_parser("residency", help="tell what of a model's experts is in memory"))
+    rpc_cache_command.add_arguments(verbs.add_parser("rpc-cache", help="see to the workers' caches of tensors"))
     return parser
 
 

@@ -101,8 +101,8 @@ def test_every_key_that_the_loader_knows_is_shown(record: type) -> None:
 
 def test_the_defaults_that_the_example_tells_are_the_schemas() -> None:
     config, default = load(EXAMPLE), FleetConfig()
-    assert (config.rpc, config.refresh, config.model_dirs, config.log_limit) == (
-        default.rpc, default.refresh, default.model_dirs, default.log_limit)
+    assert (config.rpc, config.refresh, config.model_dirs, config.log_limit, config.rpc_cache_limit) == (
+        default.rpc, default.refresh, default.model_dirs, default.log_limit, default.rpc_cache_limit)
     assert dataclasses.replace(config.proxy, keys_file="", upstreams={}, aliases={}, default_model="") == default.proxy
     tower, plain = config.proxy.upstreams["tower"], UpstreamConfig("tower", "")
     for name in ("weight", "let_it_finish", "connect_timeout", "first_byte_timeout", "stall_timeout"):
