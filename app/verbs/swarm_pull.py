@@ -173,6 +173,10 @@ def _compare(manifest: Manifest, digests: list[str]) -> None:
     said = [digest.strip().lower() for digest in digests]
     if any(not _ID.fullmatch(digest) for digest in said):
         raise BadUsage("--sha256 takes 64 hexadecimal digits.", "Copy them from the hub's page of the file.")
+    if any(not entry.sha256 for entry in manifest.files):
+        raise SwarmFault(f"The manifest of {manifest.name} does not say the hash of the whole, as Tightwad's never do.",
+                         "Leave --sha256 out and compare afterwards, or pull from one of Quarterdeck's seeders.",
+                         code="sha256")
     if sorted(said) != sorted(entry.sha256 for entry in manifest.files):
         raise SwarmFault(f"The manifest of {manifest.name} is not of the file with that SHA-256.",
                          "Somebody gives away another file under this name: use another seeder.", code="sha256")

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
 
@@ -235,8 +236,13 @@ class Announcer:
         properties = {"node": here, **self._properties}
         return ServiceInfo(self._service, f"{instance}.{self._service}", port=self._port,
                            properties={key: value[:200] for key, value in properties.items()},
-                           server=f"{here}-quarterdeck-{self._port}.local.",
+                           server=f"{here}-quarterdeck-{self._port}-{_mark(addresses)}.local.",
                            parsed_addresses=list(dict.fromkeys(reachable)))
+
+
+def _mark(addresses: Sequence[str]) -> str:
+    """Two machines may have one name (raspberrypi), and their addresses must not become one host's."""
+    return f"{zlib.crc32(' '.join(addresses).encode()):08x}"
 
 
 class _Goodbyes(RecordUpdateListener):

@@ -7,6 +7,7 @@ may be asked for pieces of that manifest: what he sends has to have the manifest
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import socket
 import threading
@@ -134,7 +135,8 @@ class Announcing:
 
     async def _announce(self, manifest: str, name: str, port: int) -> None:
         here = socket.gethostname().partition(".")[0]
-        instance = f"{name.removesuffix('.gguf')[:30]} {manifest[:8]} {here}"
+        # two machines may have one name, and each has its own record
+        instance = f"{name.removesuffix('.gguf')[:24]} {manifest[:8]} {os.urandom(4).hex()} {here}"
         properties = {"manifest": manifest, "name": name, "role": "seeder"}
         async with Announcer(instance, port, properties, self._interfaces, service=SWARM_SERVICE,
                              own=lambda: reached_by(self._host, self._own())) as announcer:

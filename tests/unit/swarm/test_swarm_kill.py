@@ -145,8 +145,9 @@ def test_a_really_full_disk_is_said_and_costs_nothing(tmp_path: Path) -> None:
     to.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", to], capture_output=True).returncode:
         pytest.skip("no tmpfs can be mounted here")
-    seeder = seeder_of(tmp_path / "source", port)
+    seeder = None
     try:
+        seeder = seeder_of(tmp_path / "source", port)
         puller = start("pull", str(to), "--manifest", f"http://127.0.0.1:{port}")
         out, _ = puller.communicate(timeout=60)
         assert json.loads(out.splitlines()[-1])["code"] == "full"
@@ -157,5 +158,6 @@ def test_a_really_full_disk_is_said_and_costs_nothing(tmp_path: Path) -> None:
         assert (to / "tiny.gguf").read_bytes() == data
         assert get(port, "/health")[0] == 200
     finally:
-        kill(seeder)
+        if seeder is not None:
+            kill(seeder)
         subprocess.run(["umount", to], check=True)

@@ -1,0 +1,71 @@
+"""Seeders of other hosts, found by mDNS over a real network and pulled from by name."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from swarms import MIB, quarterdeck
+
+from fleet.node import create_manifest, mark_source
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def seeder_on(lab, node: str, model: Path) -> subprocess.Popen[str]:
+    """`swarm seed`'s service in a node's network, with this machine's Python."""
+    process = subprocess.Popen(
+        ["nsenter", f"--net=/proc/{lab.pids(node)[0]}/ns/net", sys.executable, "-m", "fleet.swarm", "seed", model,
+         "--host", "0.0.0.0", "--open", "--port", "9080", "--announce", "--interface", lab.address(node)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    while json.loads(process.stdout.readline())["event"] != "serving":
+        pass
+    return process
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> tuple[Path, Path, bytes]:
+    """A whole model, one of which half is there, and its bytes."""
+    data = random.Random(3).randbytes(24 * MIB)
+    whole, half = tmp_path / "whole" / "near.gguf", tmp_path / "half" / "near.gguf"
+    for path in (whole, half):
+        path.parent.mkdir()
+        path.write_bytes(data)
+        mark_source(create_manifest(path, piece_size=MIB), path.parent)
+    half.rename(half.with_name("near.gguf.part"))
+    with half.with_name("near.gguf.part").open("r+b") as file:
+        file.write(bytes(12 * MIB))
+    return whole, half, data
+
+
+async def test_a_model_is_pulled_by_name_from_everybody_who_announces_it(lab, models, tmp_path):
+    whole, half, data = models
+    one, two = lab.plain[:2]
+    (tmp_path / "to").mkdir()
+    config = tmp_path / "fleet.yaml"
+    config.write_text(f"discovery: {{interfaces: ['{lab.root_addr}'], ssh_config: false}}\n")
+    seeders = []
+    try:
+        for node, model in ((one, whole), (two, half)):
+            seeders.append(seeder_on(lab, node, model))
+        pull = await quarterdeck("swarm", "pull", "near.gguf", str(tmp_path / "to"), "--config", str(config), "--json",
+                                 "--limit-down-peer", "4M", tmp_path=tmp_path)
+        out, _ = await pull.communicate()
+        told = [json.loads(line) for line in out.splitlines() if line.startswith(b"{")]
+        assert pull.returncode == 0, told[-3:]
+        joined = {record["url"].split("/")[2] for record in told
+                  if record["event"] == "peer" and record["state"] == "joined"}
+        assert joined == {f"{lab.address(one)}:9080", f"{lab.address(two)}:9080"}
+        assert (tmp_path / "to" / "near.gguf").read_bytes() == data
+    finally:
+        for seeder in seeders:
+            seeder.terminate()
+            seeder.communicate(timeout=30)
+    missing = await quarterdeck("swarm", "pull", "far.gguf", str(tmp_path / "to"), "--config", str(config),
+                                tmp_path=tmp_path)
+    await missing.communicate()
+    assert missing.returncode == 4
