@@ -152,7 +152,7 @@ qd_gpu_figures() {
 qd_probe() {
     qd_token=$1 qd_depth=$2
     shift 2
-    qd_timeout='' qd_state_dir='' qd_ports='' qd_settled=' ' qd_seen=' ' qd_owner_pids='' qd_want_amd_names=no qd_first=no qd_python_known=no
+    qd_timeout='' qd_state_dir='' qd_ports='' qd_settled=' ' qd_seen=' ' qd_owner_pids='' qd_news='' qd_want_amd_names=no qd_first=no qd_python_known=no
     qd_nl='
 '
     unset OMP_NUM_THREADS OMP_THREAD_LIMIT

@@ -70,10 +70,10 @@ QD_ALL
 # qd_sockets: TCP of the ports in question and of every port that an engine listens on. Whose a socket
 # is stands in /proc/PID/fd, by inode. ss asks the kernel for just the rows that matter; reading
 # /proc/net/tcp walks its whole hash table (9 ms against 2 here), so that is for nodes without ss.
-# All listeners are looked at when an engine is not known yet by a port of its own.
+# All listeners are looked at when an engine is not known yet by a port of its own, or a service is new.
 qd_sockets() {
     qd_fds='' qd_text='' qd_search=no
-    [ "$qd_depth" = quick ] || qd_search=yes
+    [ "$qd_depth$qd_news" = quick ] || qd_search=yes
     for qd_pid in $qd_pids; do
         case $qd_settled in *" $qd_pid "*) ;; *) qd_search=yes ;; esac
     done

@@ -236,6 +236,10 @@ QD_END
     printf 'pid|%s\n' "$qd_text"
     qd_is_alive "$qd_pid" "$qd_pid_start" || :
     printf 'state %s\n' "$qd_verdict"
+    # A probe looks for the sockets of those that it was not told of, too.
+    if [ "$qd_verdict" = alive ]; then
+        case " ${qd_owner_pids-} " in *" $qd_pid "*) ;; *) qd_owner_pids="${qd_owner_pids-} $qd_pid" qd_news=yes ;; esac
+    fi
     if [ "$qd_exit_size" -gt 0 ] && [ "$qd_exit_size" -le 8 ] && qd_read_line "$qd_here/exit"; then
         printf 'exit %s\n' "$qd_text"
     fi

@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from fleet.errors import ShellUnusable
-from fleet.model import DeviceKind, NodeReading, Severity
+from fleet.model import DeviceKind, NodeReading, ServiceKind, Severity
 from fleet.nodes import probe as probe_module
 from fleet.nodes.local import LocalTransport
 from fleet.nodes.probe import FULL_SCRIPT, QUICK_SCRIPT, ProbeSettings, probe
+from fleet.nodes.services import ServiceSpec
+from fleet.nodes.supervisor import Supervisor
 from fleet.nodes.transport import Completed, with_arguments
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="checks against /proc")
@@ -28,6 +30,11 @@ BINARY_SCRIPT = "#!/bin/sh\necho load_backend: noise\necho 'version: 6782 (aabbc
 
 
 INTERPRETER = os.path.realpath(sys.executable)
+LISTENS = """\
+import signal, socket, sys
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+signal.pause()
+"""
 
 
 class ShellTransport:
@@ -386,6 +393,31 @@ async def test_somebody_elses_listener_on_a_wanted_port_has_a_name(
     for reading in (first, second):
         (found,) = [s for s in reading.sockets if s.local_port == port]
         assert (found.pid, found.listening) == (os.getpid(), True) and found.program
+
+
+@pytest.mark.parametrize("with_ss", [True, False])
+@pytest.mark.parametrize("known", [False, True])
+async def test_a_service_is_seen_with_its_port_at_the_first_look(
+        shell: tuple[str, ...], home: Path, tmp_path: Path, with_ss: bool, known: bool):
+    """One look is all that `quarterdeck status` has. `known`: the node was looked at before the service was there."""
+    transport = ShellTransport(shell, HOME=str(home))
+    if not with_ss:
+        transport.edit = lambda script: script.replace("qd_have ss &&", "false &&")
+    settings = ProbeSettings(state_dir=str(tmp_path / "state"))
+    before = await probe(transport, settings, None, full=True) if known else None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    supervisor = Supervisor(LocalTransport("here"), str(tmp_path / "state"), settle=5.0)
+    record = await supervisor.start(ServiceSpec(
+        id=f"seeder-{port}", kind=ServiceKind.SEEDER, argv=(INTERPRETER, "-c", LISTENS, str(port)), port=port,
+        bind="127.0.0.1", env={"PYTHONHOME": sys.base_prefix}))
+    try:
+        reading = await probe(transport, settings, before, full=False)
+    finally:
+        await supervisor.stop(record.id)
+    assert [service.id for service in reading.services] == [record.id]
+    (found,) = [s for s in reading.sockets if s.local_port == port]
+    assert (found.pid, found.listening) == (record.pid, True)
 
 
 async def test_the_probes_own_shell_is_never_listed(home: Path):
