@@ -26,7 +26,7 @@ from fleet.node.puller import Puller
 from fleet.node.running import fetch_manifest, pull, pulling, serve_on
 from fleet.node.seeder import Seeder
 from fleet.node.store import PULL, REPAIR
-from fleet.node.trouble import SwarmError
+from fleet.node.trouble import Stopped, SwarmError
 from fleet.swarm.faults import SwarmFault
 from fleet.swarm.nearby import Nearby
 from fleet.text import visible
@@ -76,18 +76,20 @@ def fetch(options: argparse.Namespace, manifest: Manifest, folder: Path, peers: 
             if getattr(options, "keep_seeding", False):
                 view.say(f"giving it away at {seeder.url}; ctrl+c ends it")
                 serve_on(seeder, view, halt)
-    except SwarmError:
+    except SwarmError as error:
         view.close()
-        _say_what_is_kept(puller)
+        _say_what_is_kept(puller, isinstance(error, Stopped))
         raise
     return ExitCode.OK
 
 
-def _say_what_is_kept(puller: Puller) -> None:
-    have, count = len(puller.store.holdings), puller.manifest.count
+def _say_what_is_kept(puller: Puller, stopped: bool) -> None:
+    have, count, name = len(puller.store.holdings), puller.manifest.count, puller.manifest.name
     if have and not puller.store.complete:
-        note(f"{have} of {count} pieces of {puller.manifest.name} are kept in {puller.store.folder}; the same command "
-             "goes on from there")
+        note(f"{have} of {count} pieces of {name} are kept in {puller.store.folder}; the same command goes on from "
+             "there")
+    elif stopped and not puller.store.complete:
+        note(f"no piece of {name} was whole yet; the same command begins anew")
 
 
 def _found(options: argparse.Namespace, where: str, token: str, stack: ExitStack, view: View,

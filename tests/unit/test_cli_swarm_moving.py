@@ -169,6 +169,20 @@ def test_a_stopped_pull_says_what_is_kept_is_listed_and_goes_on(tmp_path: Path) 
     assert (tmp_path / "to" / "tiny.gguf").read_bytes() == data
 
 
+def test_a_pull_that_is_stopped_before_its_first_piece_says_so(tmp_path: Path) -> None:
+    manifest, _ = make_model(tmp_path / "source", 4)
+    (tmp_path / "to").mkdir()
+    with seeding(manifest, tmp_path / "source", up=2_000) as seeder:
+        process = subprocess.Popen([*PROGRAM, "swarm", "pull", seeder.url, "to", "--json"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)
+        while json.loads(process.stdout.readline())["event"] != "peer":
+            pass
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert "no piece of tiny.gguf was whole yet" in err and "Traceback" not in err
+
+
 def test_a_seeder_in_the_foreground_makes_the_manifest_and_serves_until_it_is_told(tmp_path: Path) -> None:
     _, data = make_model(tmp_path / "made", 3)
     source = tmp_path / "source"
