@@ -50,11 +50,11 @@ def add_moving(add: AddVerb) -> None:
     pull.add_argument("--sha256", action="append", default=[], metavar="HEX",
                       help="what the hub says of the file; compared before a byte moves (again for each further file)")
     pull.add_argument("--keep-seeding", action="store_true", help="give it away when it is whole, until ctrl+c")
-    _fetching(pull)
+    _fetching(pull, "those nearby")
 
     verify = add("verify", "hash all of a model, and mend what is wrong from peers")
     verify.add_argument("file", metavar="FILE", help="the (first) file of a model with its manifest beside it")
-    _fetching(verify)
+    _fetching(verify, "nothing is mended")
 
     add("status", "show who gives models away, and pulls of this machine that run or can go on")
 
@@ -73,9 +73,9 @@ def _serving(verb: argparse.ArgumentParser, port: int) -> None:
     verb.add_argument("--limit-up-peer", default="", metavar="RATE", help="most that is sent to each")
 
 
-def _fetching(verb: argparse.ArgumentParser) -> None:
+def _fetching(verb: argparse.ArgumentParser, without: str) -> None:
     verb.add_argument("--peer", action="append", default=[], metavar="URL",
-                      help="who has it, or a part (may be given again; without one: those nearby)")
+                      help=f"who has it, or a part (may be given again; without one: {without})")
     verb.add_argument("--tracker", action="append", default=[], metavar="URL",
                       help="a seeder that knows further peers (may be given again)")
     verb.add_argument("--parallel", type=int, default=4, metavar="N", help="requests at once (default 4)")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from app.exit_codes import BadUsage, ExitCode
+from app.exit_codes import BadUsage, ExitCode, NothingThere
 from app.output import note
 from fleet.node.access import check_token, parse_network, read_token
 from fleet.node.limits import parse_rate
@@ -91,6 +91,18 @@ def piece_size_of(text: str) -> int:
     if not SMALLEST_PIECE <= found <= BIGGEST_PIECE:
         raise BadUsage(f"{text!r} is no size of a piece.", "Write it as 16MiB or 64MiB; from 4KiB to 1GiB.")
     return found
+
+
+def file_here(path: str) -> str:
+    """The absolute path of a file that is there.
+
+    Raises:
+        NothingThere: it is not.
+    """
+    path = os.path.abspath(os.path.expanduser(path))
+    if not os.path.lexists(path):
+        raise NothingThere(f"There is no file {path}.", "Look at its name and folder.")
+    return path
 
 
 def check_counts(options: argparse.Namespace) -> None:

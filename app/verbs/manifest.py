@@ -12,7 +12,7 @@ from app.as_json import SCHEMA, to_text
 from app.exit_codes import ExitCode
 from app.output import note, put
 from app.present.units import count, size
-from app.swarm_moving import halting, piece_size_of
+from app.swarm_moving import file_here, halting, piece_size_of
 from app.swarm_view import View
 from fleet.node.manifest import Manifest
 from fleet.swarm.making import facts_of_file, files_of, make_manifest
@@ -21,7 +21,7 @@ from fleet.swarm.making import facts_of_file, files_of, make_manifest
 def run(options: argparse.Namespace) -> int:
     """Make it and say what it is."""
     piece_size = piece_size_of(options.piece_size)
-    files = files_of([os.path.expanduser(path) for path in options.files])
+    files = files_of([file_here(path) for path in options.files])
     begun = time.monotonic()
     with halting() as halt, View(json=False) as view:
         manifest, path = hashed(files, piece_size, halt, None if options.json else view)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from app.exit_codes import BadUsage, ExitCode
 from app.output import note
-from app.swarm_moving import Serving, halting, interfaces_of, serving_of
+from app.swarm_moving import Serving, file_here, halting, interfaces_of, serving_of
 from app.swarm_view import View
 from app.verbs.manifest import hashed
 from fleet.node.access import Access, is_loopback
@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     serving = serving_of(options, alone=False)
     if not serving.port and not options.foreground:
         raise BadUsage("A seeder that goes on needs a port.", "Leave --port out, or say --foreground.")
-    paths = [_first(os.path.abspath(os.path.expanduser(model))) for model in options.models]
+    paths = [_first(model) for model in options.models]
     if not options.dry_run:
         _make_manifests(paths, options.json)
     if options.foreground:
@@ -38,11 +38,12 @@ def run(options: argparse.Namespace) -> int:
                                     serving.open, serving.limit, serving.limit_each))
 
 
-def _first(path: str) -> str:
+def _first(model: str) -> str:
     """The path by which a model is known: its first shard, and its final name while it is half-fetched."""
+    path = os.path.abspath(os.path.expanduser(model))
     if path.endswith(".part") and not path.endswith("/.part"):
         path = path.removesuffix(".part")
-    return path if find_manifest(path) is not None else files_of((path,))[0]
+    return path if find_manifest(path) is not None else files_of((file_here(path),))[0]
 
 
 def _make_manifests(paths: list[str], json: bool) -> None:

@@ -8,9 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from app.exit_codes import ExitCode
-from app.swarm_moving import check_counts, halting
+from app.swarm_moving import check_counts, file_here, halting
 from app.swarm_view import View
 from app.verbs.swarm_pull import fetch
+from fleet.node.manifest import find_manifest
 from fleet.node.running import check, manifest_of
 from fleet.node.store import REPAIR
 
@@ -22,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         view = stack.enter_context(View(json=options.json))
         halt = stack.enter_context(halting())
-        manifest = manifest_of(path)
+        manifest = manifest_of(path if find_manifest(path) is not None else Path(file_here(str(path))))
         if options.peer or options.tracker:
             return fetch(options, manifest, path.parent, lambda: options.peer, stack, view, halt, REPAIR)
         check(manifest, path.parent, view, halt)

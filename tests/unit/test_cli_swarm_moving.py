@@ -45,6 +45,14 @@ def test_a_manifest_is_made_of_all_shards_of_a_set(tmp_path: Path, capsys) -> No
     assert "says nothing of the model" in said.err       # random bytes are no GGUF, and can be moved all the same
 
 
+@pytest.mark.parametrize("words", [["manifest", "create"], ["swarm", "seed"], ["swarm", "verify"],
+                                   ["swarm", "seed", "--foreground"]])
+def test_a_file_that_is_not_there_is_said_once(words: list[str], tmp_path: Path, capsys) -> None:
+    assert command([*words, str(tmp_path / "nothing.gguf")]) == ExitCode.NOT_THERE
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines()[0] == f"quarterdeck: There is no file {tmp_path}/nothing.gguf."
+
+
 def test_a_missing_shard_is_named(tmp_path: Path, capsys) -> None:
     (tmp_path / "big-00001-of-00002.gguf").write_bytes(b"x" * 5_000)
     assert command(["manifest", "create", "big-00001-of-00002.gguf"]) == ExitCode.FAILED
@@ -71,8 +79,7 @@ def test_words_that_cannot_be_are_refused(words: list[str], capsys) -> None:
 @pytest.mark.parametrize(("words", "said"), [
     (["swarm", "pull", "http://127.0.0.1:1"], "cannot be reached"),
     (["swarm", "pull", "./nothing.manifest"], "No such file"),
-    (["swarm", "verify", "nothing.gguf"], "no manifest"),
-    (["swarm", "seed", "nothing.gguf", "--foreground", "--port", "0"], "nothing.gguf"),
+    (["swarm", "verify", "/dev/null"], "no manifest"),
     (["swarm", "pull", "http://127.0.0.1:1", "--allowed-ips", "home"], "no network"),
     (["swarm", "pull", "http://127.0.0.1:1", "--token-file", "nothing"], "token file"),
 ])
