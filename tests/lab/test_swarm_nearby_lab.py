@@ -1,4 +1,4 @@
-"""Seeders of other hosts, found by mDNS over a real network and pulled from by name."""
+"""Seeders of other hosts: found by mDNS over a real network and pulled from by name, and asked through SSH."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from swarms import MIB, quarterdeck
+from fleets import running, until
+from swarms import FOLDER, MIB, clear, fleet_of, peer, put_model, quarterdeck
 
+from fleet.events import Distribute
 from fleet.node import create_manifest, mark_source
 
 REPOSITORY = Path(__file__).parents[2]
@@ -69,3 +71,22 @@ async def test_a_model_is_pulled_by_name_from_everybody_who_announces_it(lab, mo
                                 tmp_path=tmp_path)
     await missing.communicate()
     assert missing.returncode == 4
+
+
+async def test_seeders_of_nodes_are_asked_through_ssh_with_their_own_token(lab):
+    nodes, size = lab.plain[:3], 24 * MIB
+    clear(lab, nodes)
+    put_model(lab, nodes[0], "asked.gguf", size)
+    try:
+        async with running(fleet_of(lab, nodes)) as engine:
+            number = engine.submit(Distribute(f"{nodes[0]}:{FOLDER}/asked.gguf", nodes[1:], limit=4e6))
+            await until(engine, lambda s: (there := peer(s, nodes[1])) and there.done_bytes > 4 * MIB)
+            seen = {seeder.node: seeder for seeder in await engine.seeders()}
+            engine.cancel(number)
+            await engine.outcome(number)
+        assert set(seen) == set(nodes)
+        assert all(seeder.problem is None for seeder in seen.values()), seen
+        assert all(seeder.models[0].name == "asked.gguf" and seeder.models[0].size == size for seeder in seen.values())
+        assert seen[nodes[0]].sent > 0
+    finally:
+        clear(lab, nodes)
