@@ -27,7 +27,7 @@ from fleet.node.running import fetch_manifest, pull, pulling, serve_on
 from fleet.node.seeder import Seeder
 from fleet.node.store import PULL, REPAIR
 from fleet.node.trouble import Stopped, SwarmError
-from fleet.swarm.faults import SwarmFault
+from fleet.swarm.faults import SwarmFault, fault_of
 from fleet.swarm.nearby import Nearby
 from fleet.text import visible
 
@@ -153,7 +153,7 @@ def _announced(nearby: Nearby, wanted: str, token: str, halt: threading.Event) -
         try:
             manifest, _ = fetch_manifest(seeder.url, token)
         except SwarmError as error:
-            failure = SwarmFault(error.what, error.remedy, code=error.code)
+            failure = fault_of(error)
             continue
         if manifest.id == seeder.manifest and wanted in (manifest.id, manifest.name):
             return manifest

@@ -131,7 +131,8 @@ def test_a_token_comes_by_file_or_environment_and_one_on_the_command_line_is_war
     (tmp_path / "token").write_text("correct-horse-battery\n")
     with seeding(manifest, tmp_path / "source", access=Access("correct-horse-battery")) as seeder:
         assert command(["swarm", "pull", seeder.url]) == ExitCode.FAILED
-        assert "wants a token" in capsys.readouterr().err
+        err = capsys.readouterr().err
+        assert "wants a token" in err and "--token-file" in err
         for number, words in enumerate((["--token-file", "token"], ["--token", "correct-horse-battery"], [])):
             if not words:
                 monkeypatch.setenv("QUARTERDECK_SWARM_TOKEN", "correct-horse-battery")
