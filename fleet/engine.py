@@ -249,7 +249,7 @@ class Engine:
 
     async def seeders(self) -> tuple[SeederSeen, ...]:
         """Every seeder and puller that runs on the nodes, as it answers now; one that does not says why."""
-        from fleet.swarm.asking import ask_all   # all of the swarm: only who asks pays
+        from fleet.swarm.asking import ask_all  # all of the swarm: only who asks pays
 
         return await ask_all(self.latest.nodes, self.transport)
 
