@@ -287,11 +287,11 @@ class Engine:
         """What the sources say of a node: user, key files, hops."""
         return self._finder.known(name)
 
-    async def reread(self, node: str) -> NodeReading:
-        """Probe a node now, all of it."""
+    async def reread(self, node: str, *, quick: bool = False) -> NodeReading:
+        """Probe a node now: all of it, or what changes from moment to moment."""
         if node not in self._watchers:
             raise NodeUnreachable(f"{node} is not connected.", "`quarterdeck nodes` lists what there is.")
-        return await self._watchers[node][0].reread()
+        return await self._watchers[node][0].reread(quick=quick)
 
     def proxies(self) -> dict[tuple[str, str], ProxyHand]:
         """Who asks and tells every proxy that is followed, by node and service; ("", "") is the one inside."""

@@ -110,15 +110,15 @@ class NodeWatcher:
         finally:
             await self._drop()
 
-    async def reread(self) -> NodeReading:
-        """A full probe now.
+    async def reread(self, *, quick: bool = False) -> NodeReading:
+        """A probe now: a full one, or what changes from moment to moment (services, sockets, memory).
 
         Raises:
             NodeError: the node is not connected, or does not answer.
         """
         if self.transport is None:
             raise self.error or NodeUnreachable(f"{self.name} is not connected.", "Wait for it, or see its state.")
-        return await self._read(full=True)
+        return await self._read(full=not quick, ping=not quick)
 
     async def _connect(self) -> None:
         if self._attempts == 0:

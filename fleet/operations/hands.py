@@ -41,8 +41,8 @@ class Hands(Protocol):
         """What the sources say of a node: user, key files, hops."""
         ...
 
-    async def reread(self, node: str) -> NodeReading:
-        """Probe a node now, all of it; the Snapshot has the answer too."""
+    async def reread(self, node: str, *, quick: bool = False) -> NodeReading:
+        """Probe a node now; the Snapshot has the answer too. `quick`: what changes (services, sockets, memory)."""
         ...
 
     def keep_links(self, links: tuple[Link, ...]) -> None:

@@ -192,7 +192,7 @@ class VerifyPlacement(Step):
         facts = HeadFacts(real=placement.real).to_json()["real"]
         context = arrangement.log.context or arrangement.choice.model.context
         await supervisor.annotate(arrangement.head_service, {"real": facts, "context": context})
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
         larger = f"; {placement.problem.what}" if placement.problem else ""
         report(f"{len([s for s in real if s.model_bytes])} devices as planned{larger}")
 

@@ -90,7 +90,7 @@ class TakeLease(Step):
             await supervisor.release(NAME, error.holder)
             await supervisor.lease(NAME, owner(), LEASE_SECONDS)
         self._renewal = asyncio.ensure_future(self._renew())
-        await asyncio.gather(*(self._hands.reread(name) for name in self._nodes))
+        await asyncio.gather(*(self._hands.reread(name, quick=True) for name in self._nodes))
         if self._services() != self._seen:
             raise FleetChanged("Somebody else has started or ended services since this was planned.", "Try it again.")
 

@@ -52,9 +52,9 @@ class ReducedHands:
         """As `Hands.known`."""
         return self.whole.known(name)
 
-    async def reread(self, node: str) -> NodeReading:
+    async def reread(self, node: str, *, quick: bool = False) -> NodeReading:
         """As `Hands.reread`."""
-        return await self.whole.reread(node)
+        return await self.whole.reread(node, quick=quick)
 
     def keep_links(self, links: tuple[Link, ...]) -> None:
         """As `Hands.keep_links`."""

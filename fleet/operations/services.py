@@ -70,7 +70,7 @@ class StopRecorded(Step):
         await put_back(self._hands, self.node, self.record.facts, report)
         if not self._keep:
             await supervisor.forget(self.record.id)
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
 
     async def undo(self, report: Report) -> None:
         if not self.record.alive or self.spec is None:
@@ -81,7 +81,7 @@ class StopRecorded(Step):
         except ServiceError as error:
             if error.code != RUNNING:             # it did not get as far as ending it
                 raise
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
 
 
 class Start(Step):
@@ -104,7 +104,7 @@ class Start(Step):
             self.begun = error.code not in (RUNNING, "busy")     # somebody else's: not ours to end
             raise
         report(f"pid {record.pid}")
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
         return record
 
     async def end(self, service: str, report: Report) -> None:
@@ -158,7 +158,7 @@ async def stop_quietly(hands: Hands, node: str, service: str, report: Report) ->
         if record.id == service:
             await put_back(hands, node, record.facts, report)
     await supervisor.forget(service)
-    await hands.reread(node)
+    await hands.reread(node, quick=True)
 
 
 class EndForeign(Step):
@@ -171,7 +171,7 @@ class EndForeign(Step):
 
     async def do(self, report: Report) -> None:
         await self._hands.supervisor(self.node).end_process(self._pid, self._start_time)
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
 
 
 class Adopt(Step):
@@ -195,7 +195,7 @@ class Adopt(Step):
         if facts is not None:
             await supervisor.annotate(record.id, facts.to_json())
         report(f"now {record.id}")
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
 
 
 def plan_service(hands: Hands, command: StartService | StopService | RestartService) -> Plan:

@@ -62,7 +62,7 @@ class Relay(Step):
             facts={**self._facts, "plan": self._digest}, log_limit=self._hands.config.log_limit))
         report(f"pid {record.pid}")
         await self._ready()
-        await self._hands.reread(self.node)
+        await self._hands.reread(self.node, quick=True)
 
     async def _ready(self) -> None:
         """Wait until it listens. What it cannot do stands in its log, and it tries again."""

@@ -51,7 +51,7 @@ class WorkerAnswers(Step):
                                       "End that head first, or leave this worker out.", code="occupied")
             report(f"occupied: {held.describe()}")
             await asyncio.sleep(LOOK_EVERY)
-            await self._hands.reread(self.node)
+            await self._hands.reread(self.node, quick=True)
 
     async def _answer(self, report: Report) -> WorkerAnswer:
         deadline = self._hands.clock() + ANSWER_WITHIN

@@ -112,7 +112,7 @@ class TwoNodes:
     def proxies(self) -> dict:
         return {}
 
-    async def reread(self, node: str) -> NodeReading:
+    async def reread(self, node: str, *, quick: bool = False) -> NodeReading:
         records = await self._supervisors[node].records()
         pids = {record.pid for record in records}
         program = next(iter(self.config.models.values())).vllm.program
