@@ -24,7 +24,8 @@ STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor tim
 IDLE_CPU = 0.02           # of one core: what a head needs to say over HTTP that it still loads; that is no sign of life
 SMOKE_PATIENCE = 3.0      # times STALLED_AFTER: the first token reads what a head has mapped from its disk
 IDLE_MEMORY = 1 << 20     # bytes: what a process may grow by without moving on
-LOOK_EVERY = 0.4
+LOOK_EVERY = 0.4          # at its log and at who lives
+ASK_EVERY = 0.1           # whether it answers: a small model is there within two looks, and clients wait for it
 LOG_STEP = 256 * 1024
 
 
@@ -85,9 +86,14 @@ class FollowLoad(Step):
         supervisor = self._hands.supervisor(self.node)
         service = self._arrangement.head_service
         before = self._worker_memory()
-        offset, life = 0, Life(self._hands.clock())
+        offset, life, looked = 0, Life(self._hands.clock()), float("-inf")
         async with head_client(self._hands, self._arrangement) as client:
             while True:
+                health = await client.health()
+                if health is not HeadHealth.READY and self._hands.clock() - looked < LOOK_EVERY:
+                    await asyncio.sleep(ASK_EVERY)
+                    continue
+                looked = self._hands.clock()
                 chunk = await supervisor.read_log(service, offset, LOG_STEP)
                 log.feed(chunk.text)
                 offset = chunk.offset
@@ -95,7 +101,6 @@ class FollowLoad(Step):
                                   for endpoint, size in self._worker_memory().items()})
                 await raise_if_workers_lost(self._hands, self._arrangement.seats, ask=False)
                 await self._raise_if_dead(service)
-                health = await client.health()
                 report(str(log.phase), log.progress)
                 if health is HeadHealth.READY and chunk.offset >= chunk.size:
                     return
@@ -103,7 +108,7 @@ class FollowLoad(Step):
                 if still > self._stalled_after:
                     raise OperationFailed(self._stalled(), "See the logs of head and workers; a worker that hangs, or "
                                           "a link that drops packets, does this.", code="stalled")
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(ASK_EVERY)
 
     async def _raise_if_dead(self, service: str) -> None:
         """A head that ended because a worker did is told as what the worker died of."""

@@ -21,6 +21,7 @@ from fleet.proxies.readings import drain_of
 HELD_FOR = 20.0         # seconds that a hold lasts on our word alone
 AGAIN_EVERY = 5.0
 DRAIN_LOOK = 0.25
+FOLLOW_LOOK = 0.05      # clients wait
 FOLLOWS_WITHIN = 20.0   # seconds for a proxy to find the new model ready: it asks every 5 s, and is told at once
 SERVES_WITHIN = 900.0   # seconds for the old model to load again after a swap that failed
 UNDONE_WITHIN = 930.0
@@ -184,7 +185,7 @@ class ReleaseRequests(Step):
             if self._held.hands.clock() > deadline:
                 report(f"the proxy of {', '.join(late)} does not see it yet")
                 break
-            await asyncio.sleep(DRAIN_LOOK)
+            await asyncio.sleep(FOLLOW_LOOK)
         await self._held.end()
 
     async def _follows(self, proxy: ProxyHand) -> bool:
