@@ -82,6 +82,16 @@ class CockpitScreen(Screen[None]):
             self.show(snapshot, self.cockpit.shown_at)
         self.show_keys()
 
+    def on_resize(self) -> None:
+        """Columns and words are set differently on a narrow screen, which is known once it is laid out."""
+        self.call_after_refresh(self.again)
+
+    def again(self) -> None:
+        """Show what is known once more."""
+        snapshot = self.cockpit.snapshot
+        if snapshot is not None and self.ready and self.is_current:
+            self.show(snapshot, self.cockpit.shown_at)
+
     def show_keys(self) -> None:
         """Put what can be done now into the key line, help last."""
         if not self.is_mounted or not self.is_current:

@@ -106,15 +106,6 @@ class ProxyScreen(CockpitScreen):
             return f"{len(table.rows)} of {table.total}"
         return f"{live} live, {table.total - live} ended" if table.total else ""
 
-    def on_resize(self) -> None:
-        """Figures are set differently on a narrow screen."""
-        self.call_after_refresh(self._again)
-
-    def _again(self) -> None:
-        snapshot = self.cockpit.snapshot
-        if snapshot is not None and self.ready and self.is_current:
-            self.show(snapshot, self.cockpit.shown_at)
-
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
         """The title of the list that has the keys is lit."""
         if event.widget.id in PANELS:
@@ -239,7 +230,7 @@ class ProxyScreen(CockpitScreen):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter requests while it is typed."""
         self.query_one("#requests", RowTable).filter(event.value)
-        self._again()
+        self.again()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Back to the list, filtered."""

@@ -107,10 +107,6 @@ class SwarmScreen(CockpitScreen):
         self.query_one("#about-machine", EntryView).show(entries, from_top=node != self._about)
         self._about = node
 
-    def on_resize(self) -> None:
-        """Columns have other widths then, once they are laid out."""
-        self.call_after_refresh(self._again)
-
     def on_row_table_laid_out(self, event: RowTable.LaidOut) -> None:
         """What stands below stays in line with it."""
         self._show_copies(self.chosen)
@@ -118,11 +114,6 @@ class SwarmScreen(CockpitScreen):
     def on_row_table_highlighted(self, event: RowTable.Highlighted) -> None:
         """The cursor came to another machine."""
         self._show_about(self.chosen)
-
-    def _again(self) -> None:
-        snapshot = self.cockpit.snapshot
-        if snapshot is not None and self.ready and self.is_current:
-            self.show(snapshot, self.cockpit.shown_at)
 
     def on_descendant_focus(self, event: textual_events.DescendantFocus) -> None:
         """The title of the panel that has the keys is lit."""
@@ -231,7 +222,7 @@ class SwarmScreen(CockpitScreen):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter machines while it is typed."""
         self.query_one("#machines", RowTable).filter(event.value)
-        self._again()
+        self.again()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Back to the list, filtered."""

@@ -43,7 +43,7 @@ QD_END
         for qd_pid in $qd_pids; do
             case $qd_seen in *" $qd_pid "*) ;; *) qd_text="$qd_text /proc/$qd_pid" ;; esac
         done
-        [ -z "$qd_text" ] || ls -ld $qd_text | head -c 16384
+        [ -z "$qd_text" ] || ls -ld $qd_text 2>/dev/null | head -c 16384
     fi
 }
 

@@ -16,7 +16,7 @@ import pytest
 from conftest import missing
 from free_port import free_port
 from made_moe import MIDDLE, make
-from serving import Server
+from served_moe import Server
 
 from fleet.config.schema import DiscoveryConfig, ExpertsConfig, FleetConfig, HeadConfig, ModelConfig, NodeConfig
 from fleet.engine import Engine

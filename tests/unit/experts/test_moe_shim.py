@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from made_moe import SMALL, make
-from serving import ARGUMENTS, serving
+from served_moe import ARGUMENTS, serving
 
 from fleet.experts.counters import read_counters
 from fleet.experts.shim import NoShim, Shim, environment, name, prepare, source
 from fleet.experts.trace import read_trace
 from fleet.nodes.local import LocalTransport
+from fleet.runtimes.binaries import bundled
 
 pytestmark = pytest.mark.engine
 
@@ -145,7 +146,10 @@ def test_hits_in_somebody_else_s_file_are_unknown(small: Path, shim: Shim, tmp_p
         shutil.copy(small, model)
         shutil.copy(shim.path, library)
         library.chmod(0o755)
-        with serving(model, folder, env=environment(replace(shim, path=str(library))), user=65534) as server:
+        programs = folder / "programs"      # where this Python lies, nobody may be allowed to look
+        shutil.copytree(bundled(), programs)
+        with serving(model, folder, env=environment(replace(shim, path=str(library))), user=65534,
+                     programs=str(programs)) as server:
             server.say(5)
         counters = read_counters((folder / "experts.stats").read_bytes())
         assert counters.blind and not counters.exact
