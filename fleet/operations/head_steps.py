@@ -191,8 +191,11 @@ class VerifyPlacement(Step):
         placement = judge_placement(arrangement.planned, real)
         if placement.state is not PlacementState.MATCHES:
             problem = placement.problem
-            raise OperationFailed(problem.what if problem else f"The placement is {placement.state.value}.",
-                                  problem.remedy if problem else "See the head's log.", code="placement")
+            raise OperationFailed(
+                problem.what if problem else f"What the head on {self.node} allocated is not in its log, so where the "
+                "model sits is unknown.",
+                problem.remedy if problem else "See its log: one that ends early was cut by a full disk or by an "
+                "option that keeps llama-server from writing it.", code="placement")
         supervisor = self._hands.supervisor(self.node)
         facts = HeadFacts(real=placement.real).to_json()["real"]
         context = arrangement.log.context or arrangement.choice.model.context

@@ -182,6 +182,9 @@ class ReleaseRequests(Step):
         deadline = self._held.hands.clock() + FOLLOWS_WITHIN
         while late := [node or "this process" for (node, service), proxy in self._held.proxies().items()
                        if not await self._follows(proxy)]:
+            if self._held.hands.snapshot().deployment.state is DeploymentState.BROKEN:
+                raise OperationFailed(f"{self._held.model} loaded, but is broken before a request was let through.",
+                                      "See the logs of its head and workers.", code="broken")
             if self._held.hands.clock() > deadline:
                 report(f"the proxy of {', '.join(late)} does not see it yet")
                 break

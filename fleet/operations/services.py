@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from fleet.errors import NO_SUCH, PlanRefused, PortTaken, ServiceError
 from fleet.events import AdoptProcess, EndProcess, RestartService, StartService, StopService
-from fleet.facts import with_workers_of_now
+from fleet.facts import head_facts, with_workers_of_now
 from fleet.model import ServiceKind, ServiceRecord
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.adoption import facts_of_adopted
@@ -75,13 +75,33 @@ class StopRecorded(Step):
     async def undo(self, report: Report) -> None:
         if not self.record.alive or self.spec is None:
             return
+        spec = self.spec
+        if spec.kind is ServiceKind.COORDINATOR:
+            await revive_workers(self._hands, spec, report)
+            spec = replace(spec, facts=with_workers_of_now(spec.facts, self._hands.snapshot().nodes))
         report("starting it again")
         try:
-            await start(self._hands, self.node, self.spec, report)
+            await start(self._hands, self.node, spec, report)
         except ServiceError as error:
             if error.code != RUNNING:             # it did not get as far as ending it
                 raise
         await self._hands.reread(self.node, quick=True)
+
+
+async def revive_workers(hands: Hands, head: ServiceSpec, report: Report) -> None:
+    """Start the workers of a head again that have died meanwhile: it would end at once without them.
+
+    Raises:
+        FleetError: one does not start, or its node is lost.
+    """
+    for worker in head_facts(head.facts).workers:
+        supervisor = hands.supervisor(worker.node)
+        record = next((record for record in await supervisor.records() if record.id == worker.service), None)
+        if record is None or record.alive:
+            continue
+        report(f"starting {worker.service} on {worker.node} again")
+        await start(hands, worker.node, await supervisor.spec(worker.service), report)
+        await hands.reread(worker.node, quick=True)
 
 
 class Start(Step):
