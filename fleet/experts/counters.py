@@ -93,27 +93,30 @@ class Counters:
         return not self.blind and not self.ambiguous
 
 
-async def counters_of(transport: Transport, state_folder: str, service: str) -> Counters:
+async def counters_of(transport: Transport, state_folder: str, service: str, *, cells: bool = True) -> Counters:
     """What the shim of a running head counts, read on its node.
 
     Args:
         state_folder: of the node, as its reading tells it.
         service: id of the head.
+        cells: with those of each expert, 16 bytes each; else sums alone.
 
     Raises:
         ModelFileError: there are no counters (no shim, or nothing was asked yet), or they make no sense.
         FleetError: the node does not answer, or the file cannot be read.
     """
     path, data = f"{state_folder}/services/{service}/{STATS}", b""
-    while piece := await transport.read_file(path, len(data), _PIECE):
+    while piece := await transport.read_file(path, len(data), _PIECE if cells else _HEAD.size):
         data += piece
+        if not cells:
+            break
         if len(piece) < _PIECE or len(data) > _HEAD.size + _CELL.size * MOST_CELLS:
             break
-    return read_counters(data)
+    return read_counters(data, cells=cells)
 
 
-def read_counters(data: bytes) -> Counters:
-    """The counters from the bytes of the file.
+def read_counters(data: bytes, *, cells: bool = True) -> Counters:
+    """The counters from the bytes of the file; without `cells` from its head alone.
 
     Raises:
         ModelFileError: it is none, of another version, or cut off.
@@ -128,11 +131,11 @@ def read_counters(data: bytes) -> Counters:
         raise ModelFileError(f"The expert shim's counters are of version {version}, which is not known here.",
                              "Start the model again with this Quarterdeck.")
     size = layers * experts * cell_bytes
-    if not 0 < layers * experts <= MOST_CELLS or head_bytes < _HEAD.size or len(data) < head_bytes + size:
+    if not 0 < layers * experts <= MOST_CELLS or head_bytes < _HEAD.size or (cells and len(data) < head_bytes + size):
         raise ModelFileError("The expert shim's counters are cut off.", "Read them again.")
     return Counters(
         pid, layers, experts, moe_layers, used, token_bytes, passes, started / 1e9, updated / 1e9,
         Tally(tokens, requests, hits, needed, missing),
         Tally(prompt_tokens, prompt_requests, prompt_hits, prompt_needed, prompt_missing), prefetched, spent / 1e9,
         trace_bytes, unread, assumed, bool(flags & PREFETCHES), bool(flags & BLIND), bool(flags & AMBIGUOUS),
-        bool(flags & TRACE_FULL), bytes(data[head_bytes:head_bytes + size]))
+        bool(flags & TRACE_FULL), bytes(data[head_bytes:head_bytes + size]) if cells else b"")

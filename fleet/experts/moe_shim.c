@@ -14,6 +14,7 @@
  *     QUARTERDECK_MOE_STATS=FILE       counters, mapped; the layout is `struct head` and `struct cell` below, and
  *                                      fleet/experts/counters.py reads it
  *     QUARTERDECK_MOE_TRACE=FILE       every routing decision; the layout is above `trace_open`
+ *     QUARTERDECK_MOE_TRACE_ASKED=FILE traced only while this file is there, each time anew
  *     QUARTERDECK_MOE_TRACE_LIMIT=N    bytes of it at the most; default 256 MiB
  *     QUARTERDECK_MOE_LAZY=1           a model is not read whole when it is loaded, only what every token needs
  *     QUARTERDECK_MOE_PREFETCH=1       routed experts that are not in memory are read at once, side by side
@@ -102,7 +103,7 @@ static struct {
     bool on, lazy, prefetch, gone;
     uint32_t rows;
     uint64_t ahead, trace_limit;
-    const char *stats_path, *trace_path;
+    const char *stats_path, *trace_path, *trace_asked;
     long page;
     /* of libggml-base */
     const char *(*name)(const void *);
@@ -359,12 +360,28 @@ static void trace_put(const void *from, size_t n) {
 }
 
 static void trace_open(void) {
+    if (shim.trace_asked && access(shim.trace_asked, F_OK)) return;
     if (!shim.trace_path || shim.trace >= 0 || shim.trace_full || !shim.layer_count) return;
     shim.trace = open(shim.trace_path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (shim.trace < 0) { shim.trace_full = true; return; }
+    shim.trace_bytes = 0;
     uint32_t words[4] = {1, shim.layer_count, shim.expert_count, shim.rows};
     uint64_t started = clock_ns(CLOCK_REALTIME);
     trace_put("QDMOETRC", 8), trace_put(words, sizeof words), trace_put(&started, sizeof started);
+}
+
+/* Where a pass begins: somebody may have begun, or ceased, to want a trace, or wants a new one. */
+static void trace_look(void) {
+    static struct timespec since;
+    if (!shim.trace_asked) return;
+    struct stat about;
+    bool wanted = !stat(shim.trace_asked, &about);
+    if (!wanted || about.st_ctim.tv_sec != since.tv_sec || about.st_ctim.tv_nsec != since.tv_nsec) {
+        trace_flush(), shim.trace_full = false;
+        if (shim.trace >= 0) close(shim.trace);
+        shim.trace = -1;
+    }
+    if (wanted) since = about.st_ctim, trace_open();
 }
 
 static void trace_pass(uint32_t layer, const int32_t *ids, size_t stride, uint32_t rows, uint32_t used) {
@@ -403,6 +420,7 @@ static void forked(void) { shim.gone = true; }          /* a child has no busine
 
 __attribute__((constructor)) static void begin(void) {
     shim.stats_path = path("QUARTERDECK_MOE_STATS"), shim.trace_path = path("QUARTERDECK_MOE_TRACE");
+    shim.trace_asked = path("QUARTERDECK_MOE_TRACE_ASKED");
     shim.lazy = number("QUARTERDECK_MOE_LAZY", 0) > 0, shim.prefetch = number("QUARTERDECK_MOE_PREFETCH", 0) > 0;
     shim.rows = (uint32_t)number("QUARTERDECK_MOE_ROWS", 1) & 0xffff;
     shim.ahead = (uint64_t)number("QUARTERDECK_MOE_AHEAD", 256 << 20);
@@ -641,6 +659,7 @@ static void read_choice(uint32_t number, const void *tensor, struct scheduler *m
     }
     shim.get(tensor, chosen, 0, span);
     size_t stride = rows > 1 ? (span / 4 - (size_t)used) / (size_t)(rows - 1) : (size_t)used;
+    if (number == shim.first_layer) trace_look();
     trace_pass(number, chosen, stride, (uint32_t)rows, (uint32_t)used);
     /* Behind the last layer's attention a prompt goes on with the rows that are sampled alone: what kind of pass it is,
      * the first layer tells. */

@@ -21,6 +21,8 @@ from fleet.text import visible
 
 PRELOAD = "LD_PRELOAD"
 STATS = "experts.stats"          # in the service's own folder, which is its working directory
+TRACE = "experts.trace"          # there, too: what is traced while ASKED is there
+ASKED = "experts.trace.asked"
 AHEAD = 256 << 20                # bytes that are read ahead for one layer of one pass at the most
 _BUILD_TIMEOUT = 60.0            # seconds: a small machine's compiler on a slow card
 _LARGEST = 1 << 20               # bytes of a library; it has about 40 000
@@ -135,7 +137,7 @@ async def _fetch(transport: Transport, path: str) -> bytes:
 
 
 def environment(shim: Shim, *, stats: str = STATS, slots: int = 1, drafted: int = 0, ahead: int = AHEAD,
-                trace: str = "", prefetch: bool = True) -> dict[str, str]:
+                trace: str = "", asked: str = "", prefetch: bool = True) -> dict[str, str]:
     """What llama-server is given in its environment.
 
     Args:
@@ -143,6 +145,7 @@ def environment(shim: Shim, *, stats: str = STATS, slots: int = 1, drafted: int 
         slots: requests at once; each decodes one row of a pass, and `drafted` more where drafts are verified.
         ahead: bytes that are read ahead for one layer of one pass at the most.
         trace: where every routing decision goes, "" = nowhere.
+        asked: it goes there only while this file is there; "" = always.
         prefetch: False counts alone, and leaves reading to page faults.
     """
     found = {PRELOAD: shim.path, "QUARTERDECK_MOE_ROWS": str(max(1, slots) * (1 + drafted)),
@@ -153,4 +156,6 @@ def environment(shim: Shim, *, stats: str = STATS, slots: int = 1, drafted: int 
         found["QUARTERDECK_MOE_STATS"] = stats
     if trace:
         found["QUARTERDECK_MOE_TRACE"] = trace
+        if asked:
+            found["QUARTERDECK_MOE_TRACE_ASKED"] = asked
     return found

@@ -21,7 +21,7 @@ from fleet.experts.bound import (
 from fleet.experts.budget import Needs, judge_budget, needs_of
 from fleet.experts.conditions import check_arguments, check_owner, check_readahead
 from fleet.experts.layout import Layout, layout_of
-from fleet.experts.shim import AHEAD, PRELOAD, NoShim, Shim, environment
+from fleet.experts.shim import AHEAD, ASKED, PRELOAD, TRACE, NoShim, Shim, environment
 from fleet.model import Node
 from fleet.models.header import GgufHeader
 from fleet.models.memory import Ask
@@ -58,7 +58,8 @@ class Streaming:
         env, argv = {**spec.env, **bounded_environment(self.bound, self.ground)}, spec.argv
         if isinstance(self.shim, Shim):
             ahead = min(AHEAD, max(MIB, self.needs.room(self.bound.limit) // 4))
-            given = environment(self.shim, slots=self.ask.slots, ahead=ahead)
+            given = environment(self.shim, slots=self.ask.slots, ahead=ahead, trace=TRACE,
+                                asked=ASKED)
             # Not into what makes the limit: it would take itself out of the environment there, as for every child.
             argv = ("env", f"{PRELOAD}={given.pop(PRELOAD)}", *argv)
             env |= given

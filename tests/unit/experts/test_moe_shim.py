@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -13,8 +14,12 @@ import pytest
 from made_moe import SMALL, make
 from served_moe import ARGUMENTS, serving
 
+from fleet.errors import FleetError, OperationFailed
 from fleet.experts.counters import read_counters
-from fleet.experts.shim import NoShim, Shim, environment, name, prepare, source
+from fleet.experts.disk import random_read_rate
+from fleet.experts.recording import record
+from fleet.experts.shim import ASKED, TRACE, NoShim, Shim, environment, name, prepare, source
+from fleet.experts.simulate import lru, requests_of
 from fleet.experts.trace import read_trace
 from fleet.nodes.local import LocalTransport
 from fleet.runtimes.binaries import bundled
@@ -53,6 +58,79 @@ def test_a_batch_counts_each_expert_of_a_layer_once(small: Path, shim: Shim, tmp
     assert prompts and not counters.prefetches and counters.prefetched == 0
     assert counters.prompt.requests >= sum(len({e for row in routed.rows for e in row}) for routed in prompts)
     assert counters.prompt.tokens > 1
+
+
+def test_a_trace_is_written_while_it_is_asked_for(small: Path, shim: Shim, tmp_path: Path):
+    env, asked, path = environment(shim, trace=TRACE, asked=ASKED), tmp_path / ASKED, tmp_path / TRACE
+
+    def tokens() -> int:
+        return sum(routed.layer == 0 for routed in read_trace(path.read_bytes()).decoding())
+
+    with serving(small, tmp_path, env=env) as server:
+        server.say(10)
+        assert not path.exists()
+        asked.touch()
+        server.say(10)
+        assert tokens() == 9                       # the first token of an answer comes of its prompt
+        asked.unlink()
+        server.say(10)
+        assert tokens() == 9
+        asked.touch()                              # each time anew, also where nothing was said in between
+        server.say(20)
+        asked.unlink()
+        path.unlink()
+        asked.touch()
+        server.say(5)
+        assert tokens() == 4
+        counters = read_counters((tmp_path / "experts.stats").read_bytes())
+        assert counters.trace_bytes == path.stat().st_size
+        assert read_counters((tmp_path / "experts.stats").read_bytes()[:256], cells=False).decode == counters.decode
+
+
+async def test_a_running_head_is_recorded(small: Path, shim: Shim, tmp_path: Path):
+    folder = tmp_path / "services" / "coordinator-1"
+    folder.mkdir(parents=True)
+    here, told = LocalTransport("here"), []
+    with serving(small, folder, env=environment(shim, trace=TRACE, asked=ASKED)) as server:
+        server.say(5)
+
+        async def talk() -> None:
+            while not ended.is_set():
+                await asyncio.to_thread(server.say, 30)
+
+        ended = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(talk())
+            data = await record(here, str(tmp_path), "coordinator-1", 40, every=0.02,
+                                progress=lambda done, wanted: told.append((done, wanted)))
+            ended.set()
+    trace = read_trace(data)
+    assert sum(routed.layer == 0 for routed in trace.decoding()) >= 40 and told[-1] == (40, 40)
+    assert not (folder / ASKED).exists()
+    assert lru(requests_of(trace)).hit_rate(16 * 4) > 0.5
+    with pytest.raises(FleetError, match="cannot be read"):
+        await record(here, str(tmp_path), "coordinator-2", 40)
+
+
+async def test_a_head_that_traces_nothing_says_so(small: Path, shim: Shim, tmp_path: Path):
+    folder = tmp_path / "services" / "old"
+    folder.mkdir(parents=True)
+    with serving(small, folder, env=environment(shim)) as server:
+        server.say(3)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(asyncio.to_thread(server.say, 150))
+            with pytest.raises(OperationFailed, match="older Quarterdeck"):
+                await record(LocalTransport("here"), str(tmp_path), "old", 1000, every=0.02)
+    assert not (folder / ASKED).exists()
+
+
+async def test_a_disk_is_measured_past_the_page_cache(small: Path, tmp_path: Path):
+    here = LocalTransport("here")
+    assert 1e6 < await random_read_rate(here, str(small), 65_536) < 1e12
+    (tmp_path / "tiny").write_bytes(b"x" * 5000)
+    for path in ("tiny", "none"):
+        with pytest.raises(OperationFailed, match="could not be measured"):
+            await random_read_rate(here, str(tmp_path / path), 65_536)
 
 
 def test_a_trace_ends_at_its_limit(small: Path, shim: Shim, tmp_path: Path):
