@@ -15,7 +15,7 @@ from fleet.proxy.exchange import BackendKind, HoldSettings, Limits, RepairSettin
 from fleet.speculation.settings import SpeculationMode
 
 PROXY_KEYS = ("listen", "enabled", "keys_file", "keys_env", "allow_open", "upstreams", "aliases", "default_model",
-              "cors", "hold", "limits", "repair", "retries", "records", "keep_bodies")
+              "cors", "names", "hold", "limits", "repair", "retries", "records", "keep_bodies")
 UPSTREAM_KEYS = ("url", "backend", "models", "group", "key_file", "key_env", "slots", "weight", "let_it_finish",
                  "connect_timeout", "first_byte_timeout", "stall_timeout", "speculation")
 HOLD_KEYS = tuple(entry.name for entry in fields(HoldSettings))
@@ -45,6 +45,7 @@ def proxy(form: Form) -> ProxyConfig:
                         "names with the model that each stands for, for example {gpt-4o: big}"),
         default_model=word(section["default_model"], "", "the name of a model"),
         cors=_origins(section["cors"]),
+        names=_names(section["names"]),
         hold=_hold(section["hold"]),
         limits=_limits(section["limits"]),
         repair=_repair(section["repair"]),
@@ -101,6 +102,15 @@ def _origins(form: Form) -> tuple[str, ...]:
         parts = origin.partition("://")
         if origin != "*" and (not parts[1] or not parts[2] or "/" in parts[2] or not printable(origin)):
             form.wrong(f"'{origin[:60]}' is no origin", expected)
+    return found
+
+
+def _names(form: Form) -> tuple[str, ...]:
+    expected = "host names that clients call it by, for example [llm.home.arpa]"
+    found = words(form, expected)
+    for name in found:
+        if not printable(name) or not name.isascii() or set(name) & set(":/@ ") or len(name) > 253:
+            form.wrong(f"'{name[:60]}' is no host name", expected)
     return found
 
 

@@ -257,6 +257,7 @@ class ProxyConfig:
     aliases: Mapping[str, str] = field(default_factory=dict)   # a name that clients use -> model
     default_model: str = ""                    # for requests that name none
     cors: tuple[str, ...] = ()                 # web origins whose pages may use it; () = off
+    names: tuple[str, ...] = ()                # further host names that clients call it by (a reverse proxy's)
     hold: HoldSettings = HoldSettings()
     limits: Limits = Limits()
     repair: RepairSettings = RepairSettings()

@@ -48,15 +48,13 @@ class ClientGone(Exception):
 
 
 class App:
-    """ASGI. `names` are further host names that clients may call the proxy by."""
+    """ASGI."""
 
-    def __init__(self, proxy: Proxy, access: Access, *, control: Control | None = None,
-                 names: tuple[str, ...] = ()) -> None:
+    def __init__(self, proxy: Proxy, access: Access, *, control: Control | None = None) -> None:
         self.proxy = proxy
         self.access = access
         self.control = control
         self._ollama = OllamaFace(proxy.forward, clock=proxy.clock, wall=time.time)
-        self._names = names
         self._settings = proxy.settings
         self._coming = 0             # bytes of bodies that are not whole yet
 
@@ -74,7 +72,7 @@ class App:
         settings = self._settings
         ambiguous = check_head(method, target, headers, settings.limits)
         problem = ambiguous or check_site(headers, listen=settings.host, origins=settings.cors_origins,
-                                          names=self._names)
+                                          names=settings.names)
         origin = next((value for name, value in headers if name == b"origin"), b"") if settings.cors_origins else b""
         cors = cors_headers(origin, settings.cors_origins) if origin else []
         if problem is not None:

@@ -123,7 +123,9 @@ class Delivery:
                 break
             out = repair.feed(part)
             exchange.tokens = repair.tokens
-            if connection.ended:               # its end goes along with the last part
+            # Its end goes along with the last part; after an error nothing comes that a client could use, and a
+            # server that then says nothing more must not keep one waiting.
+            if connection.ended or repair.failed:
                 break
             if out:
                 self._passes(out)

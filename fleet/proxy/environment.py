@@ -84,6 +84,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("ALIASES", ("aliases",), "names that clients use: NAME=MODEL, with commas", "none", Writing.PAIRS),
     Variable("DEFAULT_MODEL", ("default_model",), "the model of requests that name none", "the only one"),
     Variable("CORS", ("cors",), "web origins whose pages may use it, with commas", "none", Writing.LIST),
+    Variable("NAMES", ("names",), "further host names that clients call it by, with commas", "none", Writing.LIST),
     Variable("MAX_BODY", ("limits", "body"), "size of a request", "64MiB"),
     Variable("MAX_HEAD", ("limits", "head"), "size of its headers", "64KiB"),
     Variable("MAX_CONNECTIONS", ("limits", "connections"), "connections of all clients", "4096"),

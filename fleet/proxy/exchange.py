@@ -134,6 +134,7 @@ class ProxySettings:
     keys: tuple[object, ...] = ()          # access.Key
     allow_open: bool = False               # beyond loopback without a key
     cors_origins: tuple[str, ...] = ()     # none = off
+    names: tuple[str, ...] = ()            # further host names that clients call it by
     limits: Limits = Limits()
     hold: HoldSettings = HoldSettings()
     repair: RepairSettings = RepairSettings()

@@ -50,7 +50,8 @@ def try_settings(config: ProxyConfig, env: Mapping[str, str], *,
     return ProxySettings(
         host=host, port=port or 8088, upstreams=tuple(upstreams), aliases=dict(config.aliases),
         default_model=config.default_model, keys=keys, allow_open=config.allow_open, cors_origins=config.cors,
-        limits=config.limits, hold=config.hold, repair=config.repair, retries=config.retries, records=config.records,
+        names=config.names, limits=config.limits, hold=config.hold, repair=config.repair, retries=config.retries,
+        records=config.records,
         keep_bodies=config.keep_bodies, control_file=control_file), wrong
 
 

@@ -59,6 +59,7 @@ def test_repair_is_switched_off_by_one_word() -> None:
     ("upstreams: {a: {url: 'http://b', slots: 0}}", "proxy.upstreams.a.slots: 0 is out of range."),
     ("aliases: {a: b, b: a}", "proxy.aliases.a: this alias leads back to itself."),
     ("cors: [example.org]", "proxy.cors: 'example.org' is no origin."),
+    ("names: [http://a]", "proxy.names: 'http://a' is no host name."),
     ("hold: {second: 5}", "did you mean 'seconds'?"),
     ("limits: {body: 1}", "proxy.limits.body: 1 bytes is out of range"),
     ("repair: {usage: 3}", "proxy.repair.usage: this is '3'."),

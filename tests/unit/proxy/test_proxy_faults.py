@@ -69,6 +69,21 @@ async def test_an_upstream_that_stalls_in_the_middle_ends_the_stream_with_an_err
     assert error_in(reply.body)["code"] == "upstream_timeout"
 
 
+async def error_and_then_nothing(asked, reader, writer) -> None:
+    error = b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'
+    writer.write(HEAD + framed(event("one")) + framed(error))
+    await writer.drain()
+    await asyncio.Event().wait()
+
+
+async def test_an_error_in_the_middle_ends_the_stream_also_when_its_server_says_nothing_more():
+    async with upstream(error_and_then_nothing) as up, proxied(up) as proxy:
+        reply = await told(proxy, ask(stream=True))
+        await up.until(lambda: up.running == 0)
+    assert "out of memory" in error_in(reply.body)["message"]
+    assert proxy.proxy.records.ring[-1].state == "failed"
+
+
 async def test_a_stalled_answer_in_one_piece_is_an_error_and_no_half_answer():
     async def half(asked, reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{")

@@ -29,6 +29,7 @@ FULL = ProxySettings(
                    SpeculationMode.STRIDED, (DrafterSettings("pi", "http://10.0.0.7:11434", DrafterKind.OLLAMA, "small",
                                                              "draft-key"),), ngram=False, grace=0))),
     keys=(Key("ann", SECRET, ("big", "small*"), 60, 2), Key("bob", "another")), cors_origins=("https://a.example",),
+    names=("llm.home",),
     limits=Limits(body=1000, head_timeout=1.5), hold=HoldSettings(count=3, no_keep_alive_agents=("curl",)),
     repair=RepairSettings(usage=False), control_file="/tmp/x/control", keep_bodies=True)
 
