@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from ipaddress import IPv4Interface
 
+from fleet.config.schema import SpeculationMode
 from fleet.model import DeviceKind, Interface, LinkKind, Node, ServiceRecord
 from fleet.operations.arrangement import Arrangement, Seat
 from fleet.operations.hands import record_of
 from fleet.planning.draft_flags import draft_words
-from fleet.planning.situation import Place, Runtime, Situation, Speculating, option, option_list
+from fleet.planning.situation import Place, Runtime, Situation, Speculating, Streamed, option, option_list
 from fleet.planning.traits import traits_of
 from fleet.runtimes.binaries import Flags
 
+USUAL_LENGTH = 3                   # tokens of a draft
+MOST_DRAFTED = 64
 NO_RDMA = "GGML_RPC_NO_RDMA"
 _INFINIBAND = "ib"                 # Linux names IP over InfiniBand ib0, ibp65s0 ...
 
@@ -34,7 +37,19 @@ def situation_of(arrangement: Arrangement) -> Situation:
         flash_attention=option(arguments, "-fa", "--flash-attn") or model.flash_attention,
         slots=_number(option(arguments, "-np", "--parallel")) or model.slots,
         speculating=_speculating(arguments, arrangement.head_flags),
+        streamed=_streamed(arrangement, arguments),
     )
+
+
+def _streamed(arrangement: Arrangement, arguments: Sequence[str]) -> Streamed | None:
+    """Where not all experts fit into the budget; a llama-server that is told no length drafts 3 tokens or more."""
+    streaming, model = arrangement.streaming, arrangement.choice.model
+    if streaming is None or streaming.needs.room(streaming.bound.limit) >= streaming.needs.experts:
+        return None
+    length = (_number(option(arguments, "--spec-draft-n-max", "--draft-max"))
+              or (model.draft.length if model.draft else None) or USUAL_LENGTH)
+    outside = model.speculation is not None and model.speculation.mode is not SpeculationMode.OFF
+    return Streamed(1 + min(length, MOST_DRAFTED), outside)
 
 
 def _head(arrangement: Arrangement, node: Node) -> Place:

@@ -51,6 +51,7 @@ class Streaming:
     wants_shim: bool
     needs_shim: bool                   # without it the readahead of the disk makes it useless
     remarks: tuple[str, ...]
+    drafted: int = 0                   # tokens that a pass may verify beside one of each request
     shim: Shim | NoShim | None = None  # once it is known
 
     def around(self, spec: ServiceSpec) -> ServiceSpec:
@@ -58,7 +59,7 @@ class Streaming:
         env, argv = {**spec.env, **bounded_environment(self.bound, self.ground)}, spec.argv
         if isinstance(self.shim, Shim):
             ahead = min(AHEAD, max(MIB, self.needs.room(self.bound.limit) // 4))
-            given = environment(self.shim, slots=self.ask.slots, ahead=ahead, trace=TRACE,
+            given = environment(self.shim, slots=self.ask.slots, drafted=self.drafted, ahead=ahead, trace=TRACE,
                                 asked=ASKED)
             # Not into what makes the limit: it would take itself out of the environment there, as for every child.
             argv = ("env", f"{PRELOAD}={given.pop(PRELOAD)}", *argv)
@@ -102,7 +103,8 @@ async def prepare_streaming(hands: Hands, choice: Choice, head: NodeConfig, head
     bound = replace(bound_for(ground, way, config.budget, service),
                     readahead=tuple((setting, READAHEAD, was) for setting, was in readahead.lower), files=paths)
     return Streaming(config, choice.head_binary.path, paths, layout, ask, needs, ground, bound, arguments.argv,
-                     wants_shim, any("should be" in remark for remark in readahead.remarks), tuple(remarks))
+                     wants_shim, any("should be" in remark for remark in readahead.remarks), tuple(remarks),
+                     model.draft.length if model.draft else 0)
 
 
 def _ask(model: ModelConfig, header: GgufHeader) -> Ask:

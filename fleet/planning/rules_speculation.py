@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fleet.experts.passes import USUAL_OVERLAP, break_even, judge_ratio, union_from_overlap
 from fleet.planning.situation import Level, Situation
 from fleet.planning.speculation_modes import MODES, OFF, Drafts, Mode, OverRpc, mode_of
 
@@ -67,6 +68,25 @@ def works_over_rpc(situation: Situation) -> Found:
         word = "is unproven" if mode.over_rpc is OverRpc.UNPROVEN else "was reported to crash"
         yield (Level.WARNING, f"{mode.name} {word} over RPC. {mode.note}".strip(),
                "Try it before it serves; draft-simple and ngram-mod were run over RPC.")
+
+
+def one_at_a_time(situation: Situation) -> Found:
+    """A pass over several tokens reads the union of their experts, and a draft never saves a read."""
+    streamed, modes = situation.streamed, _modes(situation)
+    if streamed is None or not (modes or streamed.outside):
+        return
+    overlap = USUAL_OVERLAP if streamed.overlap is None else streamed.overlap
+    seen = "is usual" if streamed.overlap is None else "was seen"
+    experts = union_from_overlap(1, overlap, streamed.width)
+    if streamed.acceptance is not None and not judge_ratio(experts, streamed.acceptance, width=streamed.width).loses:
+        return
+    found = "" if streamed.acceptance is None else f", and {streamed.acceptance:.2f} were seen"
+    what = ", ".join(modes) if modes else "Drafts from in front of the head"
+    yield (Level.WARNING, f"{what}: speculation is advised against, as the experts are read from disk. A pass over "
+           f"{streamed.width} tokens reads {experts:.2f} times the experts of one where neighbours share "
+           f"{overlap:.2f} of them, as {seen}; with fewer than {break_even(overlap):.2f} of the drafts right it loses"
+           f"{found}, and no draft saves a read.",
+           "Leave it out, or see with `quarterdeck experts simulate TRACE --acceptance A` what it would do.")
 
 
 def none_in_a_pipeline(situation: Situation) -> Found:

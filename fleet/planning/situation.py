@@ -90,6 +90,16 @@ class Speculating:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """Of a mixture whose experts are read from disk, because not all of them fit into its budget."""
+
+    width: int                                 # tokens of a pass: those of a draft, and one
+    outside: bool = False                      # drafts come from in front of the head, not from itself
+    overlap: float | None = None               # part of a token's experts that the one before had, where it was seen
+    acceptance: float | None = None            # chance that a draft is right, where it was seen
+
+
+@dataclass(frozen=True, slots=True)
 class Situation:
     """One model over some machines, before anything is started."""
 
@@ -105,6 +115,7 @@ class Situation:
     flash_attention: str = ""                  # on, off, auto; "" = the default, auto
     slots: int | None = None                   # requests at once; None = the runtime's choice
     speculating: Speculating = Speculating()
+    streamed: Streamed | None = None           # None = all of it is in memory
 
     @property
     def remote(self) -> tuple[Place, ...]:

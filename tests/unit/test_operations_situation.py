@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
-from fleet.config.schema import HeadConfig, ModelConfig, NodeConfig, WorkerConfig
+from fleet.config.schema import (
+    DraftConfig,
+    ExpertsConfig,
+    HeadConfig,
+    ModelConfig,
+    NodeConfig,
+    SpeculationConfig,
+    SpeculationMode,
+    WorkerConfig,
+)
+from fleet.experts.bound import Bound, Way
+from fleet.experts.budget import Needs
 from fleet.model import Address, Binary, Device, DeviceKind, Interface, LinkKind, Node, NodeReading, ServiceKind
 from fleet.model.services import ServiceRecord
 from fleet.models.gguf import GgufHeader
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.arrangement import Arrangement, LocalDevice, Seat
 from fleet.operations.situation import running_build, situation_of, vendors_of, worse_link
+from fleet.operations.streaming import Streaming
 from fleet.planning.choose import Choice, WorkerChoice
+from fleet.planning.situation import Streamed
 from fleet.planning.traits import traits_of
 from fleet.runtimes.binaries import Flags
 
@@ -65,6 +78,24 @@ def test_the_command_lines_own_words_win_over_the_models_settings() -> None:
     assert found.split_mode == "row"
     assert found.speculating.modes == ("ngram-mod", "draft-simple") and found.speculating.draft_model == "/d.gguf"
     assert found.speculating.known_modes == ("none", "draft-simple", "draft-mtp", "ngram-mod")
+
+
+def test_experts_that_are_read_from_disk_are_told_with_the_length_of_drafts() -> None:
+    needs = Needs(shared=10, cache=10, buffers=10, prompts=0, token=10, experts=100)
+
+    def streamed(budget: int, **settings: object) -> Streamed | None:
+        made = arrangement(ModelConfig("m", "/m.gguf", **settings), BOLT, ATLAS)
+        made.streaming = Streaming(ExpertsConfig(budget), "", (), None, None, needs, None, Bound(Way.FIRST, budget), (),
+                                   True, False, ())
+        return situation_of(made).streamed
+
+    assert streamed(130) is None
+    assert situation_of(arrangement(ModelConfig("m", "/m.gguf"), BOLT, ATLAS)).streamed is None
+    assert streamed(90) == Streamed(4)
+    assert streamed(90, draft=DraftConfig("/d.gguf", length=8)) == Streamed(9)
+    assert streamed(90, extra_args=("--spec-draft-n-max", "1")) == Streamed(2)
+    assert streamed(90, speculation=SpeculationConfig()) == Streamed(4, outside=True)
+    assert streamed(90, speculation=SpeculationConfig(SpeculationMode.OFF)) == Streamed(4)
 
 
 def test_a_worker_is_told_with_what_runs_there_what_it_speaks_and_how_it_is_reached() -> None:

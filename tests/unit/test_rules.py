@@ -15,6 +15,7 @@ from fleet.planning.situation import (
     Runtime,
     Situation,
     Speculating,
+    Streamed,
     Verdict,
     option,
     option_list,
@@ -102,6 +103,12 @@ WARNED = [
     ("speculation-rpc", speculating("draft-dspark", draft_model="d.gguf"), "draft-dspark is unproven over RPC"),
     ("speculation-rpc", speculating("draft-dflash", draft_model="d.gguf"), "draft-dflash is unproven over RPC"),
     ("speculation-rpc", speculating("draft-eagle3", draft_model="d.gguf"), "draft-eagle3 is unproven over RPC"),
+    ("speculation-streamed", replace(speculating("draft-simple", draft_model="d.gguf"), streamed=Streamed(2)),
+     "A pass over 2 tokens reads 1.60 times the experts of one where neighbours share 0.40 of them, as is usual; with "
+     "fewer than 0.60 of the drafts right it loses, and no draft saves a read."),
+    ("speculation-streamed", replace(speculating("ngram-mod"), streamed=Streamed(2, overlap=0.415, acceptance=0.574)),
+     "share 0.41 of them, as was seen; with fewer than 0.58 of the drafts right it loses, and 0.57 were seen"),
+    ("speculation-streamed", replace(PLAIN, streamed=Streamed(9, outside=True)), "Drafts from in front of the head"),
     ("one-vendor", worker(vendors=(DeviceKind.CUDA, DeviceKind.ROCM)), "bolt:50052 would use GPUs of NVIDIA and AMD"),
     ("pipeline-bubble", replace(PLAIN, slots=1), "each of the 2 machines waits"),
     ("rdma-address", worker(rdma_addresses=("10.9.0.3",)), "the RDMA address of bolt is 10.9.0.3"),
@@ -136,6 +143,10 @@ LEFT_ALONE = [
     ("speculation-rpc", speculating("draft-simple", draft_model="d.gguf")),
     ("speculation-rpc", speculating("ngram-mod")),
     ("speculation-rpc", replace(speculating("draft-dspark", draft_model="d.gguf"), workers=())),
+    ("speculation-streamed", speculating("draft-simple", draft_model="d.gguf")),         # all of it is in memory
+    ("speculation-streamed", replace(PLAIN, streamed=Streamed(4))),
+    ("speculation-streamed", replace(speculating("none"), streamed=Streamed(4))),
+    ("speculation-streamed", replace(speculating("ngram-mod"), streamed=Streamed(2, overlap=0.415, acceptance=0.7))),
     ("speculation-pipeline", PIPELINE),
     ("speculation-pipeline", replace(PIPELINE, workers=(), speculating=Speculating(("mtp",)))),
     ("one-vendor", worker(vendors=(DeviceKind.CUDA, DeviceKind.VULKAN))),                # Vulkan drives any maker's
