@@ -303,7 +303,10 @@ class TargetSession:
             said["reason"] = self.why
         if bench.abilities.speculates or self.settings.mode is SpeculationMode.NATIVE:
             said |= {"mode": str(Mode.NATIVE), "acceptance": accepted / drafted if drafted else None}
-        said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"), "rounds": list(bench.rounds),
+            bench.history.counted(drafted, accepted)
+        said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"),
+                 "history": bench.history.state(),
+                 "rounds": [_aged(entry, self._clock()) for entry in bench.rounds],
                  "honesty": self.honesty.state(quantised=bench.abilities.quantised),
                  "look_ahead": round(bench.ahead.rate, 3), "slots": bench.abilities.slots,
                  "context": bench.abilities.context, "build": bench.abilities.build}
@@ -314,6 +317,13 @@ class TargetSession:
         if self._bench is not None:
             self._bench.race.close()
             self._bench = None
+
+
+def _aged(entry: Mapping[str, object], now: float) -> dict[str, object]:
+    """A round with its age in place of a clock that nobody else has."""
+    at = entry["at"]
+    assert isinstance(at, float)
+    return {**{key: value for key, value in entry.items() if key != "at"}, "seconds_ago": round(now - at, 1)}
 
 
 def drafting_state(sessions: Iterable[TargetSession], counts: Callable[[str], tuple[int, int]]) -> dict[str, object]:

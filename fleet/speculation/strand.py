@@ -16,6 +16,7 @@ from fleet.speculation.asking import Refused
 from fleet.speculation.choice import Choice, Mode, Round, Steering
 from fleet.speculation.drafters import Context
 from fleet.speculation.forms import Tally
+from fleet.speculation.history import History
 from fleet.speculation.pieces import Pieces, Text
 from fleet.speculation.race import Draft, Race
 from fleet.speculation.request import Asked
@@ -51,9 +52,18 @@ class Bench:
     ahead: AheadRecord = field(default_factory=AheadRecord)
     keeping: Keeping = field(default_factory=Keeping)
     rounds: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
+    history: History = field(init=False)
     watched_until: float = 0.0                 # somebody looks at the last rounds
     token_seconds: float = 0.0                 # of a plain token, smoothed; 0 = never seen
     round_seconds: float = 0.05                # of a verification
+
+    def __post_init__(self) -> None:
+        self.history = History(self.clock)
+
+    def record(self, round_: Round) -> None:
+        """A round or a stretch has ended."""
+        self.steering.record(round_)
+        self.history.note(round_)
 
 
 class Strand:
@@ -190,7 +200,7 @@ class Strand:
             bench.race.refused(draft.drafter, "The target takes none of its drafts.")
         if told:
             bench.round_seconds += SMOOTH * (took - bench.round_seconds)
-            bench.steering.record(Round(
+            bench.record(Round(
                 Mode.STRIDED, choice.draft_length, choice.stride, before, found.drafted, found.accepted, written,
                 waited, took, choice.drafter))
             await self._show(found, draft, drafted, waited, took)
@@ -202,7 +212,8 @@ class Strand:
         if bench.clock() < bench.watched_until:
             await bench.pieces.know([*drafted, *said])
         bench.rounds.append({
-            "mode": "strided", "drafter": draft.drafter if draft else "", "drafted": found.drafted,
+            "mode": str(Mode.STRIDED), "at": round(bench.clock(), 3), "drafter": draft.drafter if draft else "",
+            "drafted": found.drafted,
             "accepted_tokens": found.accepted, "emitted": len(said), "stride": found.stride,
             "draft_seconds": round(waited, 4), "verify_seconds": round(took, 4),
             "accepted": bench.pieces.shown(drafted[:found.accepted]),
@@ -294,8 +305,8 @@ class Strand:
         if emitted:
             bench.token_seconds += (SMOOTH if bench.token_seconds else 1.0) * (seconds / emitted - bench.token_seconds)
         (read, read_seconds), self._read = self._read, (0, 0.0)
-        bench.steering.record(Round(choice.mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0,
-                                    seconds, choice.drafter, read, read_seconds))
+        bench.record(Round(choice.mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0, seconds,
+                           choice.drafter, read, read_seconds))
 
     # --- giving out ----------------------------------------------------------------------------------
 
