@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 from app.exit_codes import MEANINGS
+from app.experts_arguments import add_experts
 from app.proxy_arguments import add_proxy
 from app.swarm_arguments import add_distribute, add_manifest, add_moving
 
@@ -262,6 +263,9 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     add_moving(action)
     add_distribute(action)
     add_manifest(actions_of(verb("manifest", "hash models, so that they can be moved", json=False)))
+
+    add_experts(actions_of(verb("experts", "see to mixtures of experts that are larger than memory", json=False)),
+                _at_least_one, _seconds)
 
     completion = verb("completion", "print a completion script for a shell", json=False)
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))

@@ -17,7 +17,8 @@ from app.exit_codes import BadUsage, ExitCode, exit_code_of
 from fleet.errors import FleetError
 
 ACTING = frozenset({"up", "down", "swap", "start", "stop", "restart", "demo", "init", "proxy start", "proxy stop",
-                    "proxy cancel", "swarm seed", "swarm pull", "swarm verify", "swarm distribute", "manifest create"})
+                    "proxy cancel", "swarm seed", "swarm pull", "swarm verify", "swarm distribute", "manifest create",
+                    "experts trace"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

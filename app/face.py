@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fleet.model import Operation, Snapshot
     from fleet.models.header import GgufHeader
     from fleet.models.reader import Headers
+    from fleet.nodes.transport import Transport
     from fleet.planning.propose import Proposal, WhatIf
     from fleet.proxies.hands import ProxyHand
     from fleet.runtimes.head_http import HeadClient
@@ -71,6 +72,9 @@ class EngineFace(Protocol):
 
     async def model_header(self, node: str, path: str) -> GgufHeader:
         """The header of a model on a node, by the path of its first file, all of its files together."""
+
+    def transport(self, node: str) -> Transport:
+        """The connection to a node, or the NodeError that says why there is none."""
 
     async def seeders(self) -> tuple[SeederSeen, ...]:
         """Every seeder and puller that runs on the nodes, as it answers now."""

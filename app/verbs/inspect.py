@@ -47,7 +47,7 @@ async def _inspect(options: argparse.Namespace, which: WhichFleet) -> int:
     from app.session import watching
 
     async with watching(engine_maker(which, options)) as engine:
-        node, path = await _found(engine, *node_and_model(options, engine.latest))
+        node, path = await found_copy(engine, *node_and_model(options, engine.latest))
         header = await engine.model_header(node, path)
         model = _known(engine, node, path)
     _print(options, model.name if model else model_name(path), detail_of(header), node=node, model=model,
@@ -75,8 +75,12 @@ def node_and_model(options: argparse.Namespace, snapshot: Snapshot) -> tuple[str
     return node or "", wanted
 
 
-async def _found(engine: EngineFace, node: str, wanted: str) -> tuple[str, str]:
-    """Where to read: node and path."""
+async def found_copy(engine: EngineFace, node: str, wanted: str) -> tuple[str, str]:
+    """Where a model can be read: node and path of its first file.
+
+    Raises:
+        NothingThere: there is none, only an unfinished one, or several of this name.
+    """
     if node and wanted.startswith("/"):
         return node, wanted
     from fleet.models.inventory import find_models, inventory

@@ -84,7 +84,7 @@ async def prepare_streaming(hands: Hands, choice: Choice, head: NodeConfig, head
                           "on disk.", "Take `experts:` from it.", code="dense")
     program = f"llama-server {build_label(choice.head_binary)} on {node.name}"
     arguments = check_arguments(flags, program, (*head.head.extra_args, *model.extra_args), head.head.env)
-    ask = _ask(model, header)
+    ask = ask_of(model, header)
     needs = needs_of(header, layout, ask, prompts=arguments.prompts)
     remarks = list(judge_budget(needs, config.budget, model.name))
     _check_memory(node, config.budget)
@@ -107,7 +107,8 @@ async def prepare_streaming(hands: Hands, choice: Choice, head: NodeConfig, head
                      model.draft.length if model.draft else 0)
 
 
-def _ask(model: ModelConfig, header: GgufHeader) -> Ask:
+def ask_of(model: ModelConfig, header: GgufHeader) -> Ask:
+    """What a head of this model with a budget is told: fleet.yaml's settings, else those that leave room for experts."""
     trained = header.context_length
     context = model.context or (trained if model.context == 0 else None) or min(CONTEXT, trained or CONTEXT)
     return Ask(context, model.slots or 1, model.kv_type_k or "f16", model.kv_type_v or "f16",
