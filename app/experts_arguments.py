@@ -25,8 +25,11 @@ def add_experts(action: Action, at_least_one: Callable[[str], int], seconds: Cal
     watch.add_argument("--residency", action="store_true",
                        help="also what of the experts is in memory (needs python3 on its node)")
 
-    trace = action("trace", "record which experts a running head chooses, while it answers somebody")
+    trace = action("trace", "record which experts a running head chooses, while it answers somebody; or a model here")
     _head(trace)
+    trace.add_argument("--offline", default="", metavar="FILE",
+                       help="run this model of this machine for it, with llama.cpp's own library (at most 1500 tokens)")
+    trace.add_argument("--prompt", default="", metavar="TEXT", help="with --offline: what it goes on from")
     trace.add_argument("-o", "--output", required=True, metavar="FILE", help="where it goes (never overwritten)")
     trace.add_argument("--tokens", type=at_least_one, default=500, metavar="N", help="decoded ones (default 500)")
     trace.add_argument("--lines", action="store_true",

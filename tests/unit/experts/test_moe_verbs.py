@@ -221,6 +221,20 @@ def test_a_trace_as_lines_is_read_again(tmp_path: Path):
     assert trace_of_file(str(tmp_path / "lines")).passes == told.passes[1:]
 
 
+@pytest.mark.engine
+def test_a_model_that_nobody_serves_is_traced_by_the_stock_library(program: str, small: Path, tmp_path: Path, capsys):
+    said = asked(capsys, "trace", "--offline", str(small), "-o", "off.trace", "--tokens", "25", "--prompt", "gaf suf")
+    assert (said["tokens"], said["layers"], said["experts"], said["node"]) == (25, LAYERS, EXPERTS, None)
+    trace = trace_of_file(str(tmp_path / "off.trace"))
+    assert {routed.layer for routed in trace.passes} == set(range(LAYERS))
+    assert all(len(set(row)) == USED for routed in trace.passes for row in routed.rows)
+    assert len(trace.passes[0].rows) > 1 and len(trace.passes[-1].rows) == 1
+    (tmp_path / "cut.gguf").write_bytes(small.read_bytes()[:-100_000])
+    assert command(["experts", "trace", "--offline", "cut.gguf", "-o", "cut.trace"]) == ExitCode.FAILED
+    assert "cannot be traced here: it cannot be loaded" in capsys.readouterr().err
+    assert not (tmp_path / "cut.trace").exists()
+
+
 # --- a head that runs --------------------------------------------------------------------------------
 
 
