@@ -300,6 +300,7 @@ class Distribute:
     to: tuple[str, ...]                   # names of nodes, or ("all",)
     sha256: tuple[str, ...] = ()          # of each file, as the hub says; () = not compared
     limit: float = 0.0                    # bytes a second that the source sends, 0 = no limit
+    folder: str = ""                      # where it goes; "" = the node's first folder for models that can be written
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fleet.operations.deaths import LOST
 from fleet.operations.expert_steps import LimitHolds, steps_before
 from fleet.operations.hands import Hands, Known, node_of, record_of
 from fleet.operations.head_steps import FollowLoad, SmokeTest, StartHead, VerifyPlacement
-from fleet.operations.hold_steps import DrainRequests, HoldRequests, ReleaseRequests, held_for
+from fleet.operations.hold_steps import ALIVE, DrainRequests, HoldRequests, ReleaseRequests, held_for
 from fleet.operations.lease import ReleaseLease, TakeLease
 from fleet.operations.plan import Plan, Step
 from fleet.operations.preflight import arrange
@@ -25,6 +25,7 @@ from fleet.operations.served import comes_to_serve, old_heads, old_stages
 from fleet.operations.services import StartRecorded, StopRecorded
 from fleet.operations.tunnel_steps import StartRelay
 from fleet.operations.vllm_up import plan_vllm_up
+from fleet.operations.warm_steps import WarmFile
 from fleet.operations.worker_steps import WorkerAnswers
 from fleet.planning.choose import find_model
 from fleet.planning.rules import warnings
@@ -66,6 +67,8 @@ def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], dr
     steps: list[Step] = [lease, *proxies]
     held = held_for(hands, arrangement.choice.model.name)
     if held is not None:
+        serves = hands.snapshot().deployment.state in ALIVE      # else nobody gains by waiting for the disk first
+        steps += [WarmFile(hands, arrangement)] if serves else []
         steps += [HoldRequests(held), DrainRequests(held, drain)]
     steps += [StopRecorded(hands, node, record) for node, record in old_heads(hands, arrangement)]
     steps += [StopRecorded(hands, node, record) for node, record in old_stages(hands)]

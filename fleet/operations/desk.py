@@ -90,6 +90,14 @@ class OperationDesk:
     async def preview(self, command: Command) -> Operation:
         """The plan of a command, nothing done."""
         try:
+            if isinstance(command, BringUp):
+                from fleet.operations.fetching import fetch_first
+
+                wanted = await fetch_first(self._hands, self._known, command)
+                if wanted is not None:
+                    moving = await self._plan(wanted)
+                    return replace(moving, remarks=(*moving.remarks, "After that the model is brought up, planned anew."
+                                                    )).as_operation(0)
             return (await self._plan(command)).as_operation(0)
         except Exception as error:
             return _refused(0, command, error)
@@ -110,6 +118,9 @@ class OperationDesk:
         planning = Operation(number, kind, title, OperationState.PLANNED, started=self._hands.clock())
         self._tell(planning)
         try:
+            if isinstance(command, BringUp) and (problem := await self._fetch(command, planning)) is not None:
+                return self._tell(replace(planning, state=OperationState.REFUSED, problem=problem,
+                                          ended=self._hands.clock()))
             async with self._moving if isinstance(command, Distribute) else self._turn:
                 for _ in range(PLANNED_ANEW):
                     try:
@@ -126,6 +137,27 @@ class OperationDesk:
                 self._tell(replace(planning, state=OperationState.CANCELLED, ended=self._hands.clock(),
                                    problem=Problem("cancelled", f"{title}: cancelled before anything was done.")))
             raise
+
+    async def _fetch(self, command: BringUp, planning: Operation) -> Problem | None:
+        """Have the model's file brought to its head, where it is missing: what serves goes on meanwhile."""
+        from fleet.operations.fetching import fetch_first  # all of the preflight, likewise
+
+        wanted = await fetch_first(self._hands, self._known, command)
+        if wanted is None:
+            return None
+        number = self.submit(wanted)
+        self._tell(replace(planning, remarks=(f"Its file is not on {wanted.to[0]}: it is brought there first.",)))
+        try:
+            moved = await self.outcome(number)
+        except asyncio.CancelledError:
+            self.cancel(number)
+            raise
+        if moved.state is OperationState.DONE:
+            await self._hands.reread(wanted.to[0])
+            return None
+        problem = moved.problem or Problem("not-fetched", "It was not brought there.")
+        return replace(problem, what=f"The model's file is not on {wanted.to[0]}, and bringing it there failed: "
+                                     f"{problem.what}")
 
     async def _run(self, plan: Plan, number: int, command: Command) -> Operation:
         """Run a Plan, with its state on disk for as long as it runs."""

@@ -52,7 +52,7 @@ async def plan_distribute(hands: Hands, known: Known, command: Distribute, numbe
     present = [node for node in targets if node.state is NodeState.UP and node.reading is not None]
     if not present:
         raise PlanRefused(f"None of {_names(targets)} can be reached.", "`quarterdeck nodes` says why.")
-    grounds = await look_at_targets(hands, deal, present)
+    grounds = await look_at_targets(hands, deal, present, command.folder)
     refuse_full(deal, grounds)
     parties = []
     for node in targets:

@@ -47,8 +47,8 @@ def _with_python(ground: Ground, node: Node) -> Ground:
     return replace(ground, python=sys.executable) if node.local else ground
 
 
-async def look_at_target(hands: Hands, deal: Deal, node: Node) -> Ground:
-    """Folder, room and programs of one target.
+async def look_at_target(hands: Hands, deal: Deal, node: Node, wanted: str = "") -> Ground:
+    """Folder, room and programs of one target. `wanted`: the folder that it has to be, "" = what there is.
 
     Raises:
         PlanRefused: there is no folder for models.
@@ -59,6 +59,7 @@ async def look_at_target(hands: Hands, deal: Deal, node: Node) -> Ground:
     for file in node.reading.models if node.reading else ():    # where a copy of it lies already
         if file.path.rpartition("/")[2] == deal.name and file.size == deal.sizes[0]:
             folders.insert(0, file.path.rpartition("/")[0])
+    folders = [wanted] if wanted else folders
     ground = _with_python(await look(hands.transport(node.name), wishes.state_dir, folders, deal.names), node)
     if not ground.folder:
         raise PlanRefused(f"No folder for models can be written on {node.name}: {', '.join(folders)}.",
@@ -67,10 +68,11 @@ async def look_at_target(hands: Hands, deal: Deal, node: Node) -> Ground:
     return ground
 
 
-async def look_at_targets(hands: Hands, deal: Deal, nodes: Iterable[Node]) -> dict[str, Ground]:
+async def look_at_targets(hands: Hands, deal: Deal, nodes: Iterable[Node], folder: str = "") -> dict[str, Ground]:
     """Of each; one that was lost just now is left out: it may join later."""
     nodes = list(nodes)
-    answers = await asyncio.gather(*(look_at_target(hands, deal, node) for node in nodes), return_exceptions=True)
+    looks = (look_at_target(hands, deal, node, folder) for node in nodes)
+    answers = await asyncio.gather(*looks, return_exceptions=True)
     grounds = {}
     for node, answer in zip(nodes, answers, strict=True):
         if isinstance(answer, NodeError):

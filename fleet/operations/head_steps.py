@@ -24,7 +24,8 @@ STALLED_AFTER = 90.0      # seconds without any sign of life: log, processor tim
 IDLE_CPU = 0.02           # of one core: what a head needs to say over HTTP that it still loads; that is no sign of life
 SMOKE_PATIENCE = 3.0      # times STALLED_AFTER: the first token reads what a head has mapped from its disk
 IDLE_MEMORY = 1 << 20     # bytes: what a process may grow by without moving on
-LOOK_EVERY = 0.4          # at its log and at who lives
+LOOK_EVERY = {HeadHealth.LOADING: 1.0}     # seconds between two looks at its log and at who lives; such a look takes
+LOOK_SOON = 0.4                            # processor time from the load itself, so one that answers is left in peace
 ASK_EVERY = 0.1           # whether it answers: a small model is there within two looks, and clients wait for it
 LOG_STEP = 256 * 1024
 
@@ -86,11 +87,11 @@ class FollowLoad(Step):
         supervisor = self._hands.supervisor(self.node)
         service = self._arrangement.head_service
         before = self._worker_memory()
-        offset, life, looked = 0, Life(self._hands.clock()), float("-inf")
+        offset, life, looked = 0, Life(self._hands.clock()), self._hands.clock()
         async with head_client(self._hands, self._arrangement) as client:
             while True:
                 health = await client.health()
-                if health is not HeadHealth.READY and self._hands.clock() - looked < LOOK_EVERY:
+                if health is not HeadHealth.READY and self._hands.clock() - looked < LOOK_EVERY.get(health, LOOK_SOON):
                     await asyncio.sleep(ASK_EVERY)
                     continue
                 looked = self._hands.clock()

@@ -20,7 +20,7 @@ from fleet.proxies.readings import drain_of
 
 HELD_FOR = 20.0         # seconds that a hold lasts on our word alone
 AGAIN_EVERY = 5.0
-DRAIN_LOOK = 0.25
+DRAIN_LOOK = 0.1
 FOLLOW_LOOK = 0.05      # clients wait
 FOLLOWS_WITHIN = 20.0   # seconds for a proxy to find the new model ready: it asks every 5 s, and is told at once
 SERVES_WITHIN = 900.0   # seconds for the old model to load again after a swap that failed

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import suppress
 
 from fleet.proxy.exchange import BackendKind
 from fleet.proxy.upstream import Upstream
@@ -17,6 +18,7 @@ from fleet.runtimes.head_answers import error_message, mapping, read_props, text
 PROBE_TIMEOUT = 2.0
 BODY_LIMIT = 4 * 1024 * 1024
 MOST_MODELS = 1024
+SOONEST = 0.05                 # seconds between two probes, whoever asks for one
 FULL_EVERY = 6                 # probes of health until slots and models are asked for again
 _HEALTH = {BackendKind.LLAMA_SERVER: "/health", BackendKind.VLLM: "/health", BackendKind.OLLAMA: "/api/version"}
 
@@ -91,7 +93,8 @@ def read_models(answer: object) -> tuple[str, ...]:
 async def keep_probing(upstream: Upstream, interval: float, changed: Callable[[Upstream], None]) -> None:
     """Probe an upstream for ever; `changed` is called after each probe that found another state than before.
 
-    A broken or loading one is asked every half second or so: whoever waits for it should not wait for us.
+    A broken or loading one is asked every half second or so, and at once when the fleet tells news of it: whoever
+    waits for it should not wait for us.
     """
     count = 0
     while True:
@@ -101,7 +104,11 @@ async def keep_probing(upstream: Upstream, interval: float, changed: Callable[[U
         if before != (upstream.health.state, upstream.models, upstream.slots):
             changed(upstream)
         hurry = upstream.health.state != "ready"
-        await asyncio.sleep(min(interval, 0.5) if hurry else interval)
+        await asyncio.sleep(SOONEST)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(interval, 0.5) if hurry else interval):
+                await upstream.look.wait()
+        upstream.look.clear()
 
 
 def _json(body: bytes) -> object:

@@ -185,6 +185,8 @@ class Proxy:
             if (upstream.lost, upstream.waits) != (reason, waits):
                 upstream.lost, upstream.waits = reason, waits
                 self._changed(upstream)
+            if upstream.health.state != "ready":
+                upstream.look.set()
         names = {**aliases, **self.settings.aliases}
         if names != self.routes.aliases:
             self.routes.aliases = names

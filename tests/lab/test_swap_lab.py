@@ -25,6 +25,7 @@ from tests.unit.operations.clients import asking
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 OTHER = "other"
+FOLDER = "/home/fleet/models"
 SWAPS = int(os.environ.get("QUARTERDECK_SWAPS", "4"))     # 20 by hand
 CLIENTS = 8
 
@@ -94,6 +95,24 @@ async def test_the_model_is_changed_again_and_again_and_no_client_loses_anything
             await clients.answered(before + 2 * CLIENTS)
             assert set(clients.models[before + CLIENTS:]) == {wanted}
         assert clients.wrong == []
+
+
+async def test_a_model_that_only_another_node_has_is_brought_to_the_head_while_the_old_one_serves(lab):
+    head, worker = lab.plain[:2]
+    config = two_models(lab, head, worker)
+    copied = lab.exec(worker, f"mkdir -p {FOLDER} && cp {lab.model()} {FOLDER}/fetched.gguf", user="fleet")
+    assert copied.returncode == 0, copied.stderr
+    models = {**config.models, OTHER: replace(config.models[OTHER], file=f"{FOLDER}/fetched.gguf")}
+    config = replace(config, models=models, model_dirs=(FOLDER,))
+    async with serving(lab, config, head, (worker,)) as at, asking(at.url, "", "") as clients:
+        preview = await at.engine.plan(BringUp(OTHER))
+        assert preview.kind == "distribute" and "brought up" in preview.remarks[-1], preview
+        operation = await at.engine.outcome(at.engine.submit(BringUp(OTHER)))
+        assert operation.state is OperationState.DONE, (operation.problem, operation.steps)
+        assert [o.kind for o in at.engine.latest.operations][-2:] in (["swap", "distribute"], ["distribute", "swap"])
+        before = len(clients.models)
+        await clients.answered(before + 4)
+        assert set(clients.models[before + 2:]) == {OTHER} and clients.wrong == []
 
 
 @pytest.mark.parametrize("how", ["killed", "lost its power"])

@@ -89,8 +89,8 @@ def test_a_folder_that_cannot_be_written_hinders_nothing(tmp_path: Path):
 
 
 # All of them by hand (QUARTERDECK_STEPS=all), those that differ most else.
-EVERY_STEP = ("Reserve", "Hold new", "Let running", "Stop head", "Ask the worker", "Start head", "Load", "Verify",
-              "Ask for one", "See that", "Let requests", "Release")
+EVERY_STEP = ("Reserve", "Read", "Hold new", "Let running", "Stop head", "Ask the worker", "Start head", "Load",
+              "Verify", "Ask for one", "See that", "Let requests", "Release")
 STEPS = EVERY_STEP if os.environ.get("QUARTERDECK_STEPS") == "all" else ("Hold new", "Stop head", "Start head",
                                                                          "Let requests")
 

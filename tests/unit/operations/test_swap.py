@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fleet.config.schema import FleetConfig, ProxyConfig, ServingConfig
 from fleet.engine import Engine
 from fleet.events import BringUp, StartProxy
 from fleet.model import DeploymentState, OperationState, StepState
+from fleet.planning.planned import size
 
 from .clients import asking
 from .here import MODEL, NODE, bring_up, do, free_port, running, tear_down, until, with_model
@@ -65,6 +67,33 @@ async def test_workers_that_need_not_change_stay_up_through_a_swap(two: FleetCon
         assert operation.state is OperationState.DONE, operation.problem
         assert {s.record.pid for s in engine.latest.nodes[NODE].services if s.record.kind == "worker"} == pids
         await tear_down(engine)
+
+
+async def test_the_file_of_the_next_model_is_read_into_memory_while_the_old_one_serves(two: FleetConfig):
+    path = Path(two.models[OTHER].file)
+    async with running(two, tend=True) as engine:
+        await serving(engine)
+        length = forgotten(path)
+        operation = await do(engine, BringUp(OTHER))
+        step = next(step for step in operation.steps if step.title.startswith("Read other"))
+        whole = size(length)
+        assert (step.state, step.detail) == (StepState.DONE, f"{whole} of {whole}")
+        titles = [step.title for step in operation.steps]
+        assert titles.index(step.title) < next(n for n, title in enumerate(titles) if title.startswith("Hold new"))
+        back = await do(engine, BringUp(MODEL, drain=0))
+        assert back.state is OperationState.DONE
+        await tear_down(engine)
+
+
+def forgotten(path: Path) -> int:
+    """Take a file out of the page cache; its bytes."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        return os.fstat(handle).st_size
+    finally:
+        os.close(handle)
 
 
 async def test_a_swap_that_fails_goes_back_and_who_waited_is_answered_by_the_old_model(two: FleetConfig):

@@ -31,7 +31,7 @@ from .here import LOOPBACK, MODEL, NODE, do, head_port, nothing_left, running, s
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(400)]
 OTHER = "other"
-SWAP = ("Reserve", "Hold new", "Let running", "Stop head", "Ask the worker", "Start head", "Load", "Verify",
+SWAP = ("Reserve", "Read", "Hold new", "Let running", "Stop head", "Ask the worker", "Start head", "Load", "Verify",
         "Ask for one", "See that", "Let requests", "Release")
 UP = ("Start worker", "Ask the worker", "Start head", "Load", "Verify", "Ask for one", "Release")
 Fault = Callable[[Engine], None]
