@@ -234,6 +234,16 @@ def _add_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         service.add_argument("service", metavar="SERVICE", help="as `status` shows it")
         service.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
 
+    processes = actions_of(verb("processes", "list the engines' processes of all nodes; adopt or end what is nobody's",
+                                json=False))
+    processes("list", "list every engine's process and port owner, ours and nobody's")
+    for name, help_text in (("adopt", "take a process that somebody else started under our care"),
+                            ("end", "end a process that is not ours")):
+        one = processes(name, help_text)
+        one.add_argument("node", metavar="NODE")
+        one.add_argument("pid", type=_at_least_one, metavar="PID", help="as `processes list` shows it")
+        one.add_argument("--dry-run", action="store_true", help="print the plan, do nothing")
+
     add_proxy(actions_of(verb("proxy", "serve one endpoint before everything that the fleet serves", json=False)),
               _count)
 

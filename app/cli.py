@@ -18,7 +18,7 @@ from fleet.errors import FleetError
 
 ACTING = frozenset({"up", "down", "swap", "start", "stop", "restart", "demo", "init", "proxy start", "proxy stop",
                     "proxy cancel", "swarm seed", "swarm pull", "swarm verify", "swarm distribute", "manifest create",
-                    "experts trace"})
+                    "experts trace", "processes adopt", "processes end"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:
