@@ -44,7 +44,8 @@ def serving(model: Path, folder: Path, *, env: Mapping[str, str] | None = None, 
     """A server in `folder`, ended by TERM; `first` runs in the child before it becomes the server."""
     port, log = free_port(), folder / "server.log"
     with log.open("wb") as out:
-        process = subprocess.Popen([f"{programs or bundled()}/llama-server", "-m", str(model), "--port", str(port), *arguments],
+        process = subprocess.Popen([f"{programs or bundled()}/llama-server", "-m", str(model), "--port", str(port),
+                                    *arguments],
                                    env={**os.environ, **(env or {})}, cwd=folder, stdout=out, stderr=out,
                                    preexec_fn=first, user=user, group=user, extra_groups=[] if user else None)
     try:
