@@ -96,6 +96,10 @@ class Acceptance:
         bonus = HOPE / math.sqrt(1 + self._all_tried) if hopeful else 0.0
         return min(0.99, right / tried + bonus)
 
+    def all_right(self, length: int) -> float:
+        """P(length): the chance that so many tokens are right."""
+        return math.prod(self.at(position) for position in range(length))
+
     def by_position(self, length: int) -> list[float]:
         """h of the first positions."""
         return [self.at(position) for position in range(length)]

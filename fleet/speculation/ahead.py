@@ -7,27 +7,24 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from fleet.speculation.race import Draft
 
-WORTH = 0.12             # share of such drafts that has to come true, below which none is made
-AGAIN = 40               # rounds until it is tried again
-FADES = 0.92
+WORTH = 0.08             # share of such drafts that has to come true, below which none is made
+AGAIN, TRIES = 40, 8     # rounds until it is tried again, and how often: one alone would tell nothing
+FADES = 0.96
 
 
 class AheadRecord:
     """How often such a draft came true, for all streams of one target."""
 
     def __init__(self) -> None:
-        self.rate = 0.4                  # nothing is known yet: try
+        self.rate = 0.3                  # nothing is known yet: try
         self._waited = 0
 
     def pays(self) -> bool:
         """Whether to make one now."""
         if self.rate >= WORTH:
             return True
-        self._waited += 1
-        if self._waited >= AGAIN:
-            self._waited = 0
-            return True
-        return False
+        self._waited = (self._waited + 1) % (AGAIN + TRIES)
+        return self._waited >= AGAIN
 
     def came(self, true: bool) -> None:
         """One was made; it was of use or not."""

@@ -30,6 +30,8 @@ class Arm:
         """For a person."""
         if self.mode in (Mode.PLAIN, Mode.NATIVE):
             return {Mode.PLAIN: "the target alone", Mode.NATIVE: "native drafting"}[self.mode]
+        if self.mode is Mode.INJECTION:
+            return f"injection of {self.draft_length} tokens by {self.drafter or 'the drafter'}"
         step = f" in steps of {self.stride}" if self.stride > 1 else ""
         return f"{self.mode.value} with {self.draft_length} tokens{step} by {self.drafter or 'the drafter'}"
 
@@ -38,7 +40,7 @@ class ArmRecord:
     """The last rounds of one arm, changes noticed."""
 
     def __init__(self) -> None:
-        self._rounds: deque[tuple[float, float, int]] = deque(maxlen=WINDOW)      # (verify, draft, emitted)
+        self._rounds: deque[tuple[float, float, int, int]] = deque(maxlen=WINDOW)   # (verify, draft, emitted, drafted)
         self._last = 0
 
     def observe(self, round_: Round, number: int) -> bool:
@@ -50,8 +52,10 @@ class ArmRecord:
         if number - self._last > LASTS:
             self._rounds.clear()
         self._last = number
-        self._rounds.append((round_.verify_seconds, round_.draft_seconds, round_.emitted))
-        paces = [self._pace(entry, round_.mode) for entry in self._rounds]
+        self._rounds.append((round_.verify_seconds, round_.draft_seconds, round_.emitted, round_.drafted))
+        # A draft that was ready in time may be a longer one: that is no change.
+        paces = [self._pace(entry, round_.mode) for entry in self._rounds
+                 if round_.mode is not Mode.STRIDED or entry[3] <= round_.draft_length]
         if len(paces) < OLDER + NEWER:
             return False
         ratio = statistics.median(paces[-NEWER:]) / max(1e-9, statistics.median(paces[:-NEWER]))
@@ -62,10 +66,10 @@ class ArmRecord:
         return True
 
     @staticmethod
-    def _pace(entry: tuple[float, float, int], mode: Mode) -> float:
+    def _pace(entry: tuple[float, float, int, int], mode: Mode) -> float:
         """Seconds of a verification: drafts that were ready in time come and go. Of a stretch those of a token."""
         seconds = entry[0]
-        return seconds / max(1, entry[2]) if mode in (Mode.PLAIN, Mode.NATIVE) else seconds
+        return seconds if mode is Mode.STRIDED else seconds / max(1, entry[2])
 
     def forget(self) -> None:
         """Something else has changed that this arm will feel too."""
@@ -78,6 +82,10 @@ class ArmRecord:
     def tokens(self, number: int) -> int:
         """Tokens of the rounds that are remembered and recent."""
         return sum(entry[2] for entry in self._rounds) if number - self._last <= LASTS else 0
+
+    def drafted(self, number: int) -> list[int]:
+        """Tokens of the drafts of the rounds that are remembered and recent."""
+        return [entry[3] for entry in self._rounds] if number - self._last <= LASTS else []
 
     def seconds(self) -> tuple[float, float]:
         """(verification, waiting for the draft) of a round, means without the slowest."""

@@ -25,8 +25,9 @@ class Choice:
     """What to do next.
 
     `draft_length` is N and `stride` s of STRIDED; N is the length of one injection for INJECTION. For PLAIN and NATIVE
-    nothing is drafted by the session: `draft_length` then says after how many tokens the controller wants to be asked
-    again, 0 = not before this request is finished. A session may end a stretch early (stop string, length).
+    nothing is drafted by the session. These two and INJECTION are stretches: `stretch` says after how many tokens the
+    controller wants to be asked again, 0 = not before this request is finished. A session may end a stretch early
+    (stop string, length).
     """
 
     mode: Mode
@@ -34,17 +35,20 @@ class Choice:
     stride: int = 1  # tokens
     drafter: str = ""  # name of the drafter to take, "" = none is needed
     reason: str = ""  # a sentence for a person
+    stretch: int = 0  # tokens
+    ready_length: int = 0  # N of a draft that is there without waiting, 0 = as of any other
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One finished round, or for PLAIN and NATIVE a stretch of `emitted` tokens in `verify_seconds`.
+    """One finished round, or for PLAIN, NATIVE and INJECTION a stretch of `emitted` tokens in `verify_seconds`.
 
     `accepted` counts the leading drafted tokens that the target chose too, wherever the round ended. A draft may be
-    shorter than what was asked for (`drafted` < `draft_length`). `verify_seconds` is the time from the request to the
-    target until its answer is whole; `draft_seconds` is what was waited for the draft *besides*, so a draft that was
-    ready in time, prepared while the round before was verified, cost 0.
-    For NATIVE `drafted` and `accepted` are the head's own counts (`draft_n`, `draft_n_accepted` of its timings).
+    shorter than what was asked for (`drafted` < `draft_length`), and one that was ready in time longer.
+    `verify_seconds` is the time from the request to the target until its answer is whole; `draft_seconds` is what was
+    waited for the draft *besides*, so a draft that was ready in time, prepared while the round before was verified,
+    cost 0. For NATIVE and INJECTION `drafted` and `accepted` are the head's own counts (`draft_n`, `draft_n_accepted`
+    of its timings).
     Reading a new prompt is no part of a PLAIN or NATIVE stretch: the first one of a request counts the tokens behind
     its first, and the seconds since that. What the prompt took may be told beside it (`read_tokens`, `read_seconds`):
     it says what a token more in a batch costs before any draft was made. A STRIDED round tells all its seconds, those

@@ -54,6 +54,19 @@ def evaluated_tokens(draft_length: int, stride: int, emitted: float, accepted: f
                for k in range(prompts_of(draft_length, stride)))
 
 
+def unread_tokens(prompts: int, context: int, emitted: float, slots: Sequence[int]) -> int:
+    """What the slots of a round have to read besides (`evaluated_tokens` is for those that took part in the last one).
+
+    Args:
+        prompts: of the round; the first slot has always read all.
+        context: tokens before the round.
+        emitted: tokens of the strided round before.
+        slots: the context of the last round that each slot of this stream took part in.
+    """
+    last = context - round(emitted) if slots else context
+    return sum(max(0, last - (slots[slot] if slot < len(slots) else 0)) for slot in range(1, prompts))
+
+
 def counts(draft_length: int, stride: int, emitted: float, accepted: float) -> tuple[float, float, float, float]:
     """What multiplies c, p, t and r in a round."""
     prompts = prompts_of(draft_length, stride)

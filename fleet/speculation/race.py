@@ -20,6 +20,7 @@ FIRST_ASIDE, LONGEST_ASIDE = 1.0, 60.0       # seconds
 FADES = 0.97                                 # of what a record weighs, with each draft
 HOPE = (2.0, 1.0)                            # right and wrong tokens that a new drafter is credited with
 PATIENCE = 8.0                               # times its usual time, after which a drafter counts as hung
+MOST_IN_TIME = 64                            # tokens
 SHORTEST_DEADLINE = 0.25                     # seconds
 
 
@@ -40,6 +41,7 @@ class Runner:
     right: float = HOPE[0]
     wrong: float = HOPE[1]
     seconds: float = 0.0                     # of a draft, smoothed; 0 = never seen
+    token_seconds: float = 0.0               # of one of its tokens
     drafts: int = 0
     wins: int = 0
     failures: int = 0                        # in a row
@@ -50,6 +52,10 @@ class Runner:
     def share(self) -> float:
         """How likely its next token is right, given that those before were."""
         return self.right / (self.right + self.wrong)
+
+    def in_time(self, seconds: float) -> int:
+        """Tokens that it drafts within so many seconds."""
+        return int(min(MOST_IN_TIME, seconds / self.token_seconds)) if self.token_seconds > 0 else 0
 
     def expected(self, length: int) -> float:
         """Tokens of a draft of `length` that will be accepted: share + share^2 + ... + share^length."""
@@ -140,6 +146,9 @@ class Race:
             return None
         took = self.clock() - begun
         runner.seconds = took if not runner.drafts else 0.8 * runner.seconds + 0.2 * took
+        if guess.ids:
+            pace = took / len(guess.ids)
+            runner.token_seconds = pace if not runner.token_seconds else 0.8 * runner.token_seconds + 0.2 * pace
         runner.drafts += 1
         runner.failures, runner.problem = 0, ""
         return guess

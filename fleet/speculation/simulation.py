@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from fleet.speculation.choice import Choice, Mode, Round, Steering
-from fleet.speculation.costs import evaluated_tokens, prompts_of
+from fleet.speculation.costs import evaluated_tokens, prompts_of, unread_tokens
 
 STRETCH = 32               # tokens of a plain stretch that nobody gave a length
-INJECTION_CATCHES = 0.6    # of its accepted tokens that an injected draft is in time for
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +30,7 @@ class World:
     drafters: Mapping[str, tuple[float, float]] = field(default_factory=lambda: {"draft": (0.005, 0.8)})
     fades: float = 1.0                 # a position's chance over the one before it
     native: tuple[float, float, int] | None = None     # (seconds a drafted token, chance, N); None = cannot
+    ahead: bool = False                # the next draft is made beside a verification
     noise: float = 0.1                 # standard deviation of a round's time, as a share
     spikes: float = 0.01               # chance of a round that takes three times as long
     stream: int = 200                  # tokens of a request
@@ -52,8 +52,9 @@ class Play:
         self.rounds = 0
         self.context = world.prompt
         self._left = world.stream
-        self._read = 1                 # slots that have read this stream
+        self._slots: list[int] = []    # tokens of this stream that each of its slots has read
         self._before = (1, 0)
+        self._beside = 0.0             # seconds in which the next draft could be made, 0 = it has to be made anew
 
     def clock(self) -> float:
         """Seconds since it began."""
@@ -69,6 +70,8 @@ class Play:
     def round(self, choice: Choice) -> Round:
         """What comes of a choice."""
         self.rounds += 1
+        if choice.mode is not Mode.STRIDED:
+            self._beside = 0.0
         made = {Mode.PLAIN: self._plain, Mode.NATIVE: self._native, Mode.STRIDED: self._strided,
                 Mode.INJECTION: self._injection}[choice.mode](choice)
         passes = max(1, made.emitted if choice.mode is Mode.PLAIN else choice.stride)
@@ -80,7 +83,8 @@ class Play:
         self.context += made.emitted
         self._left -= made.emitted
         if self._left <= 0:
-            self.context, self._left, self._read = self.world.prompt, self.world.stream, 1
+            self.context, self._left, self._slots = self.world.prompt, self.world.stream, []
+            self._beside = 0.0
         return made
 
     def _noise(self, passes: int) -> float:
@@ -95,16 +99,16 @@ class Play:
         return length
 
     def _plain(self, choice: Choice) -> Round:
-        emitted = min(self._left, choice.draft_length or STRETCH)
+        emitted = min(self._left, choice.stretch or STRETCH)
         world, new = self.world, self._left == self.world.stream
-        return Round(Mode.PLAIN, choice.draft_length, 1, self.context, 0, 0, emitted, 0.0,
+        return Round(Mode.PLAIN, 0, 1, self.context, 0, 0, emitted, 0.0,
                      emitted * world.pass_seconds(self.context), read_tokens=world.prompt if new else 0,
                      read_seconds=world.request + world.pass_seconds(0) + world.token * world.prompt if new else 0.0)
 
     def _native(self, choice: Choice) -> Round:
         assert self.world.native is not None
         draft, chance, length = self.world.native
-        wanted = min(self._left, choice.draft_length or STRETCH)
+        wanted = min(self._left, choice.stretch or STRETCH)
         emitted = drafted = accepted = 0
         seconds = 0.0
         while emitted < wanted:
@@ -112,29 +116,45 @@ class Play:
             seconds += (length * draft + self.world.pass_seconds(self.context)
                         + length * (self.world.token + self.world.row))
             emitted, drafted, accepted = emitted + right + 1, drafted + length, accepted + right
-        return Round(Mode.NATIVE, choice.draft_length, 1, self.context, drafted, accepted, emitted, 0.0, seconds)
+        return Round(Mode.NATIVE, 0, 1, self.context, drafted, accepted, emitted, 0.0, seconds)
 
     def _strided(self, choice: Choice) -> Round:
         world, length, stride = self.world, choice.draft_length, choice.stride
+        pace, chance = world.drafters[choice.drafter]
+        draft = length * pace
+        if self._beside:
+            in_time = int(self._beside / max(1e-6, pace)) - stride
+            length = max(length, min(choice.ready_length, in_time - in_time % stride))
+            draft = max(0.0, (length + stride) * pace - self._beside)
         right = self._right(choice.drafter, length)
         emitted = (right // stride + 1) * stride
         prompts = prompts_of(length, stride)
-        unread = max(0, prompts - self._read) * self.context
-        self._read = max(self._read, prompts)
+        unread = unread_tokens(prompts, self.context, self._before[0], self._slots)
+        self._slots[:prompts] = [self.context] * prompts
         tokens = evaluated_tokens(length, stride, *self._before) + (stride - 1) * prompts + unread
         self._before = (emitted, right)
         seconds = (world.request + stride * (world.compute + world.network + world.context * self.context / 1000)
                    + world.token * tokens + world.row * stride * prompts)
-        return Round(Mode.STRIDED, length, stride, self.context, length, right, emitted,
-                     length * world.drafters[choice.drafter][0], seconds, choice.drafter)
+        ahead = world.ahead and right == length and self.random.random() < chance**stride
+        self._beside = seconds if ahead else 0.0
+        return Round(Mode.STRIDED, choice.draft_length, stride, self.context, length, right, emitted, draft, seconds,
+                     choice.drafter)
 
     def _injection(self, choice: Choice) -> Round:
+        """Cycle after cycle: a draft is made and read while the stream goes on, and what it is in time for verified."""
         world, length = self.world, choice.draft_length
-        right = sum(self.random.random() < INJECTION_CATCHES for _ in range(self._right(choice.drafter, length)))
-        passes = 2 * (world.compute + world.network + world.context * self.context / 1000)
-        seconds = world.request + passes + world.token * (2 * length + 1) + world.row * (length + 2)
-        return Round(Mode.INJECTION, length, 1, self.context, length, right, right + 1,
-                     length * world.drafters[choice.drafter][0], seconds, choice.drafter)
+        wanted = min(self._left, choice.stretch or STRETCH)
+        draft, alone = length * world.drafters[choice.drafter][0], self.world.pass_seconds(self.context)
+        emitted = drafted = accepted = 0
+        seconds = 0.0
+        while emitted < wanted:
+            right = self._right(choice.drafter, length)
+            meanwhile = int(draft / alone) + 1
+            late = max(0, right - meanwhile)
+            seconds += draft + 2 * alone + world.token * 2 * length + world.row * length
+            emitted, drafted, accepted = emitted + meanwhile + late + 1, drafted + length, accepted + late
+        return Round(Mode.INJECTION, length, 1, self.context, drafted, accepted, min(emitted, self._left), 0.0, seconds,
+                     choice.drafter)
 
 
 class Fixed:

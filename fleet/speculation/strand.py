@@ -143,7 +143,7 @@ class Strand:
             await self._speculate(choice, group)
         elif choice.mode is Mode.STRIDED:
             await self._stream(Choice(Mode.PLAIN, reason=self._bench.keeping.problem))
-        elif choice.draft_length <= 0 or choice.draft_length >= STREAMED:
+        elif choice.stretch <= 0 or choice.stretch >= STREAMED:
             await self._stream(choice)
         else:
             await self._stretch(choice)
@@ -151,14 +151,16 @@ class Strand:
     async def _speculate(self, choice: Choice, group: asyncio.TaskGroup) -> None:
         bench, context = self._bench, self._context
         stride = max(1, min(choice.stride, self.left))
-        lanes = bench.shares.lanes(len(context.ids) + choice.draft_length + stride)
-        room = bench.abilities.context - len(context.ids) - stride if bench.abilities.context else choice.draft_length
-        most = min(choice.draft_length, (lanes - 1) * stride, self.left - 1, room)
-        most -= most % stride
+        longest = max(choice.draft_length, choice.ready_length)
+        lanes = bench.shares.lanes(len(context.ids) + longest + stride)
+        room = bench.abilities.context - len(context.ids) - stride if bench.abilities.context else longest
+        ready = min(longest, (lanes - 1) * stride, self.left - 1, room)
+        ready -= ready % stride
+        most = min(choice.draft_length - choice.draft_length % stride, ready)
         begun = bench.clock()
         draft = None
         if most > 0:
-            draft = await self._ahead.take(most)
+            draft = await self._ahead.take(ready)
             if draft is None or len(draft.ids) < stride:
                 draft = await bench.race.draft(context, most, only=choice.drafter, round_seconds=bench.round_seconds)
         self._ahead.drop()
@@ -166,13 +168,15 @@ class Strand:
         if draft is not None and self._looks_ahead(draft, most):
             ids = draft.ids[:len(draft.ids) - len(draft.ids) % stride]
             ahead = context.ahead(ids)
-            self._ahead.begin(group, lambda: bench.race.draft(ahead, most + stride, only=draft.drafter,
+            in_time = bench.race.named(draft.drafter).in_time(bench.round_seconds)
+            wanted = stride + max(most, min(ready, in_time - stride))
+            self._ahead.begin(group, lambda: bench.race.draft(ahead, wanted, only=draft.drafter,
                                                               round_seconds=bench.round_seconds))
         await self._verify(choice, draft, waited, told=True, stride=stride)
 
     def _looks_ahead(self, draft: Draft, most: int) -> bool:
         bench = self._bench
-        return (bench.settings.look_ahead and len(draft.ids) == most and self.left > 2 * most
+        return (bench.settings.look_ahead and len(draft.ids) >= most and self.left > 2 * most
                 and bench.race.named(draft.drafter).seconds > 0.002 and bench.ahead.pays())
 
     async def _verify(self, choice: Choice, draft: Draft | None, waited: float, *, told: bool, stride: int = 1
@@ -224,7 +228,7 @@ class Strand:
         """Plain tokens, in pieces of a moment each for a client that reads a stream."""
         bench = self._bench
         before, seconds, emitted = len(self._context.ids), 0.0, 0
-        wanted = min(choice.draft_length, self.left)
+        wanted = min(choice.stretch, self.left)
         while emitted < wanted and not self.reason:
             burst = wanted - emitted
             if self._asked.streaming:
@@ -272,7 +276,7 @@ class Strand:
                     self.reason = "stop" if said.get("stop_type") == "eos" else "length"
                 if self.reason:
                     break
-                if known and 0 < choice.draft_length <= total - mark:
+                if known and 0 < choice.stretch <= total - mark:
                     self._tell(choice, before, total - mark, bench.clock() - begun)
                     before, begun, mark = len(context.ids), bench.clock(), total
                     choice = bench.steering.choose(before)

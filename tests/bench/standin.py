@@ -16,12 +16,14 @@ import asyncio
 import json
 import re
 import sys
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from zlib import crc32
 
 BATCH = 64
 WORDS = 30000
+ROUGH = 0.0015             # seconds: asyncio wakes on whole milliseconds, which would be 2% of a pass
 SEEN = 3                   # tokens that the next one is made of
 
 
@@ -54,6 +56,7 @@ class Job:
     read: int = 0
     seconds: float = 0.0       # that its prompt was read in
     said: list[int] = field(default_factory=list)
+    until: list[float] = field(default_factory=list)       # the ends of the passes that said it, loop clock
     news: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -67,19 +70,29 @@ class Machine:
         self.queue: deque[Job] = deque()
         self.wake = asyncio.Event()
         self.passes = 0
+        self.until = self.arrived = 0.0      # ends of the last pass, and of the last question's head: loop clock
 
     def submit(self, tokens: list[int], count: int) -> Job:
         """Queue a prompt."""
+        if not self.busy and not self.queue:
+            self.until = self.arrived
         job = Job(list(tokens), max(1, count))
         self.queue.append(job)
         self.wake.set()
         return job
 
+    async def over(self, job: Job, token: int) -> None:
+        """Wait for the pass that said this token of a job."""
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(job.until[token] - loop.time() - ROUGH)
+        time.sleep(max(0.0, min(2 * ROUGH, job.until[token] - loop.time())))      # noqa: ASYNC251  for that much
+
     def drop(self, job: Job) -> None:
         """Nobody waits for it any more."""
         if job in self.queue:
             self.queue.remove(job)
-        self.busy.pop(job.slot, None)
+        if self.busy.get(job.slot) is job:
+            del self.busy[job.slot]
 
     def _seat(self) -> None:
         while self.queue and len(self.busy) < len(self.slots):
@@ -103,8 +116,9 @@ class Machine:
             count = sum(max(1, job.unread) for job in jobs)
             passes = 1 if self.each_token else -(-count // BATCH)
             self.passes += passes
-            until = loop.time() + passes * self.pass_seconds
-            await asyncio.sleep(until - loop.time())
+            # From the end of the pass before, or from when the question came: what this process needs to wake and to
+            # read JSON is no time of a GPU. Only where it is late by much a pass begins when it begins.
+            self.until = max(self.until, loop.time() - self.pass_seconds / 4) + passes * self.pass_seconds
             for job in jobs:
                 job.seconds = job.seconds or passes * self.pass_seconds
                 token = next_token(job.tokens, self.agree)
@@ -112,19 +126,25 @@ class Machine:
                 job.unread = 0
                 job.tokens.append(token)
                 job.said.append(token)
+                job.until.append(self.until)
                 job.left -= 1
-                if not job.left:
-                    self.busy.pop(job.slot, None)
-                job.news.set()
+                job.news.set()           # its answer is made ready now, and goes out when the pass is over
+            await asyncio.sleep(self.until - loop.time())
+            for job in jobs:
+                if not job.left and self.busy.get(job.slot) is job:
+                    del self.busy[job.slot]
 
 
 def _common(one: list[int], other: list[int]) -> int:
-    count = 0
-    for a, b in zip(one, other, strict=False):
-        if a != b:
-            break
-        count += 1
-    return count
+    """Tokens at the beginning of both. By halves: a loop over all of them would take a part of a pass."""
+    same, end = 0, min(len(one), len(other)) + 1
+    while end - same > 1:
+        middle = (same + end) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            end = middle
+    return same
 
 
 class Serving:
@@ -138,6 +158,7 @@ class Serving:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
+                self.machine.arrived = asyncio.get_running_loop().time()
                 found = re.search(rb"(?i)content-length: *(\d+)", head)
                 body = await reader.readexactly(int(found[1])) if found else b""
                 await self.answer(head.split(b" ", 2)[1].decode(), json.loads(body) if body else {}, writer)
@@ -191,7 +212,7 @@ class Serving:
                     self.machine.drop(job)
         return jobs
 
-    async def complete(self, asked: dict) -> object:
+    async def complete(self, asked: dict) -> str:
         """All at once: an object for one prompt, a list for several."""
         prompt = asked["prompt"]
         if isinstance(prompt, str):
@@ -199,12 +220,15 @@ class Serving:
         several = bool(prompt) and isinstance(prompt[0], list)
         jobs = await self._done(prompt if several else [prompt], asked.get("n_predict", 16))
         found = [_said(index, job) for index, job in enumerate(jobs)]
-        return found if several and len(found) > 1 else found[0]
+        data = json.dumps(found if several and len(found) > 1 else found[0])
+        for job in jobs:
+            await self.machine.over(job, -1)
+        return data
 
     async def stream(self, asked: dict, writer: asyncio.StreamWriter) -> None:
         """Token by token."""
         prompt = asked["prompt"] if isinstance(asked["prompt"], list) else tokens_of(asked["prompt"])
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         job, told = self.machine.submit(prompt, asked.get("n_predict", 16)), 0
         try:
             while job.left or told < len(job.said):
@@ -216,27 +240,34 @@ class Serving:
                 told += 1
                 event = {"index": 0, "content": text_of(token), "tokens": [token], "stop": False,
                          "tokens_predicted": told}
-                writer.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+                data = _chunk(event)
+                await self.machine.over(job, told - 1)
+                writer.write(data)
                 await writer.drain()
             last = {"index": 0, "content": "", "tokens": [], "stop": True, "stop_type": "limit",
                     "tokens_predicted": told, "timings": {"predicted_n": told}}
-            writer.write(b"data: " + json.dumps(last).encode() + b"\n\n")
+            writer.write(_chunk(last) + b"0\r\n\r\n")
             await writer.drain()
         finally:
             if job.left:
                 self.machine.drop(job)
-        writer.close()
 
     async def openai(self, asked: dict) -> dict:
         """A completion as OpenAI has it."""
         prompt = asked["prompt"] if isinstance(asked["prompt"], list) else tokens_of(asked["prompt"])
         job, = await self._done([prompt], asked.get("max_tokens", 16))
+        await self.machine.over(job, -1)
         content = [{"id": token, "token": text_of(token), "logprob": -0.1, "top_logprobs": []} for token in job.said]
         return {"object": "text_completion", "model": "standin", "choices": [{
             "index": 0, "text": "".join(map(text_of, job.said)), "finish_reason": "length",
             "logprobs": {"content": content} if asked.get("logprobs") else None}],
             "usage": {"prompt_tokens": len(prompt), "completion_tokens": len(job.said),
                       "total_tokens": len(prompt) + len(job.said)}}
+
+
+def _chunk(event: dict) -> bytes:
+    data = b"data: %s\n\n" % json.dumps(event).encode()
+    return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def _said(index: int, job: Job) -> dict:

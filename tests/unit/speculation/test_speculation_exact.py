@@ -210,8 +210,8 @@ async def test_the_end_of_the_context_is_the_targets_own(target_model: Path, dra
 
 
 async def test_a_target_that_is_asked_plainly_says_the_same(target: Engine, drafter: Engine) -> None:
-    for choice in (Choice(Mode.PLAIN, 7), Choice(Mode.PLAIN, 1), Choice(Mode.STRIDED, 0, 3), Choice(Mode.PLAIN, 24),
-                   Choice(Mode.PLAIN)):
+    for choice in (Choice(Mode.PLAIN, stretch=7), Choice(Mode.PLAIN, stretch=1), Choice(Mode.STRIDED, 0, 3),
+                   Choice(Mode.PLAIN, stretch=24), Choice(Mode.PLAIN)):
         async with speculating(target, DrafterSettings("draft", drafter.url), choice=choice) as (proxy, fixed), \
                 httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
             asked = body(COMPLETION, prompts(target, 1, tokens=40, seed=23)[0], max_tokens=40)
@@ -222,7 +222,8 @@ async def test_a_target_that_is_asked_plainly_says_the_same(target: Engine, draf
 
 
 async def test_the_way_may_change_at_any_place(target: Engine, drafter: Engine) -> None:
-    ways = [Choice(Mode.PLAIN, 24), Choice(Mode.STRIDED, 8, 2), Choice(Mode.PLAIN, 3), Choice(Mode.STRIDED, 4, 1)]
+    ways = [Choice(Mode.PLAIN, stretch=24), Choice(Mode.STRIDED, 8, 2), Choice(Mode.PLAIN, stretch=3),
+            Choice(Mode.STRIDED, 4, 1)]
     async with speculating(target, DrafterSettings("draft", drafter.url), choice=ways[0]) as (proxy, fixed), \
             httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
         for number, prompt in enumerate(prompts(target, 6, tokens=128, seed=37)):
