@@ -108,7 +108,7 @@ async def prepare_streaming(hands: Hands, choice: Choice, head: NodeConfig, head
 
 
 def ask_of(model: ModelConfig, header: GgufHeader) -> Ask:
-    """What a head of this model with a budget is told: fleet.yaml's settings, else those that leave room for experts."""
+    """What a head of this model with a budget is told: fleet.yaml's words, else those that leave room for experts."""
     trained = header.context_length
     context = model.context or (trained if model.context == 0 else None) or min(CONTEXT, trained or CONTEXT)
     return Ask(context, model.slots or 1, model.kv_type_k or "f16", model.kv_type_v or "f16",
