@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fleet.errors import FleetError, OperationFailed
 from fleet.model import Deployment, DeploymentState
+from fleet.operations.deaths import LOST
 from fleet.operations.hands import Hands
 from fleet.operations.plan import Report, Step
 from fleet.proxies.hands import ProxyHand
@@ -115,6 +116,11 @@ class HoldRequests(Step):
                 same = (now.head, now.head_service, now.model) == (was.head, was.head_service, was.model)
                 if same and now.state in ALIVE:
                     return
+                there = hands.snapshot().nodes.get(was.head)
+                if there is None or there.state in LOST:
+                    state = there.state.value if there else "gone"
+                    raise OperationFailed(f"{was.model} does not come back, since {was.head} is {state}.",
+                                          "Bring it up again when the machine is back.")
                 if head_record(hands.snapshot()) is None:
                     raise OperationFailed(f"{was.model} did not come back.", "Bring it up again.")
                 report(f"{was.model} is {now.state.value}")

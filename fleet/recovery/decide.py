@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from fleet.config.schema import RecoverPolicy
-from fleet.model import Deployment, DeploymentState, NodeState, OperationState, Snapshot
+from fleet.model import DeploymentState, NodeState, Operation, OperationState, Problem, Snapshot
 
 BACK_OFF = (0.0, 3.0, 15.0, 60.0)   # seconds before the first try, and after the first, second, third ... failed one
 UNSEEN = 6.0          # seconds that a node may be silent: it may come back, and its connections with it
@@ -19,6 +19,7 @@ FLAPPING = 3          # times that a node was lost ...
 FLAPS_WITHIN = 600.0  # ... within so many seconds: then it is put aside for as long
 GONE = (NodeState.UNREACHABLE, NodeState.REFUSED, NodeState.GONE, NodeState.SILENT)
 UNDER_WAY = (OperationState.PLANNED, OperationState.RUNNING)
+COMES = ("up", "swap")     # kinds of operations that bring a model up
 ALIVE = (DeploymentState.SERVING, DeploymentState.DEGRADED)
 
 
@@ -43,6 +44,7 @@ class Memory:
     serving_since: float | None = None
     used: frozenset[str] = frozenset()                 # nodes of what served last
     model: str = ""                                    # that served last: its name, else its path
+    alive_at: float = float("-inf")                    # when something was last seen to serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,9 @@ def decide(memory: Memory, snapshot: Snapshot, now: float, policy: RecoverPolicy
                          failures=0 if steady else memory.failures)
         return Decision(memory, wait=None if steady else since + STEADY - now)
     memory = replace(memory, serving_since=None)
-    if policy is RecoverPolicy.OFF or deployment.state is not DeploymentState.BROKEN or not memory.model:
+    failed = failed_away(memory, snapshot)
+    broken = deployment.state is DeploymentState.BROKEN or failed is not None
+    if policy is RecoverPolicy.OFF or not broken or not memory.model:
         return Decision(replace(memory, broken_since=None, next_try=None))
     if any(operation.state in UNDER_WAY for operation in snapshot.operations):
         return Decision(memory)
@@ -77,7 +81,7 @@ def decide(memory: Memory, snapshot: Snapshot, now: float, policy: RecoverPolicy
     if (wait := _may_come_back(snapshot, memory, since, now)) > 0:
         return Decision(memory, wait=wait)
     aside = flapping(memory, now)
-    sentence = _sentence(snapshot, deployment, aside)
+    sentence = _sentence(deployment.problem or (failed.problem if failed else None), aside)
     if policy is RecoverPolicy.ASK:
         about = (deployment.head, deployment.head_service, since)
         if memory.asked == about:
@@ -103,13 +107,28 @@ def flapping(memory: Memory, now: float) -> tuple[str, ...]:
     return tuple(sorted(name for name in set(names) if names.count(name) >= FLAPPING))
 
 
+def failed_away(memory: Memory, snapshot: Snapshot) -> Operation | None:
+    """The operation that took away what served, brought nothing else up and could not go back; None = there is none.
+
+    What is down without one was taken down on purpose, by us or by somebody else.
+    """
+    if snapshot.deployment.state is not DeploymentState.DOWN:
+        return None
+    last = max((o for o in snapshot.operations if o.ended is not None), key=lambda o: o.ended or 0.0, default=None)
+    failed = last is not None and last.kind in COMES and last.state is OperationState.FAILED
+    return last if failed and (last.ended or 0.0) >= memory.alive_at else None
+
+
 def _remember(memory: Memory, snapshot: Snapshot, now: float) -> Memory:
     deployment = snapshot.deployment
     broke_before = deployment.state is DeploymentState.BROKEN and not memory.model      # before we came
     if deployment.state in ALIVE or broke_before:
         memory = replace(memory, used=frozenset(node for node, _ in deployment.workers) | {deployment.head},
                          model=deployment.model or deployment.model_path)
-    elif deployment.state is DeploymentState.DOWN:
+        if not broke_before:
+            memory = replace(memory, alive_at=now)
+    elif deployment.state is DeploymentState.DOWN and failed_away(memory, snapshot) is None \
+            and not any(o.kind in COMES and o.state in UNDER_WAY for o in snapshot.operations):
         memory = replace(memory, used=frozenset(), model="")     # taken down on purpose: nothing is missed
     lost = frozenset(name for name in memory.used
                      if (node := snapshot.nodes.get(name)) is None or node.state in GONE)
@@ -123,7 +142,7 @@ def _may_come_back(snapshot: Snapshot, memory: Memory, since: float, now: float)
     return max(0.0, since + UNSEEN - now) if silent else 0.0
 
 
-def _sentence(snapshot: Snapshot, deployment: Deployment, aside: tuple[str, ...]) -> str:
-    why = deployment.problem.what if deployment.problem else "What served has broken."
+def _sentence(problem: Problem | None, aside: tuple[str, ...]) -> str:
+    why = problem.what if problem else "What served has broken."
     left = f" {', '.join(aside)} came and went several times and is left out." if aside else ""
     return f"{why}{left}"

@@ -123,3 +123,36 @@ def test_whatever_happens_it_never_asks_where_it_acts_and_always_names_what_it_b
             assert (decision.act is Act.ASK) == (policy is ASK)
             assert policy is not OFF
             memory = tried(memory, well=False)
+
+
+DOWN = Deployment(DeploymentState.DOWN)
+NO_WAY_BACK = Problem("node-lost", "bolt was lost meanwhile. “Stop head on atlas” could not be undone: bolt is gone.")
+
+
+def swap(state: OperationState, ended: float | None, kind: str = "swap") -> Operation:
+    return Operation(4, kind, "Swap gemma", state, started=10.0, ended=ended,
+                     problem=NO_WAY_BACK if state is OperationState.FAILED else None)
+
+
+def test_what_a_failed_swap_took_away_and_could_not_give_back_is_brought_up_on_what_is_left():
+    memory = served()
+    under_way = decide(memory, fleet(DOWN, swap(OperationState.RUNNING, None)), 12.0, AUTO)
+    assert under_way.act is Act.NOTHING
+    after = fleet(DOWN, swap(OperationState.FAILED, 20.0), bolt=NodeState.UNREACHABLE)
+    decision = decide(under_way.memory, after, 20.0, AUTO)
+    assert (decision.act, decision.model) == (Act.BRING_UP, "gemma")
+    assert "could not be undone" in decision.sentence
+    again = decide(tried(decision.memory, well=False), fleet(DOWN, swap(OperationState.FAILED, 30.0, "up")), 30.0, AUTO)
+    assert (again.act, again.wait) == (Act.NOTHING, BACK_OFF[1])
+
+
+def test_what_is_taken_down_after_a_swap_that_went_back_stays_down():
+    memory = decide(served(), fleet(DOWN, swap(OperationState.RUNNING, None)), 12.0, AUTO).memory
+    back = decide(memory, fleet(SERVES, swap(OperationState.FAILED, 20.0)), 21.0, AUTO).memory
+    assert decide(back, fleet(DOWN, swap(OperationState.FAILED, 20.0)), 30.0, AUTO).act is Act.NOTHING
+
+
+def test_what_a_person_takes_down_or_stops_half_way_stays_down():
+    for ended in (swap(OperationState.DONE, 20.0, "down"), swap(OperationState.CANCELLED, 20.0)):
+        memory = decide(served(), fleet(DOWN, swap(OperationState.RUNNING, None)), 12.0, AUTO).memory
+        assert decide(memory, fleet(DOWN, ended), 20.0, AUTO).act is Act.NOTHING
