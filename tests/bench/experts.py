@@ -15,6 +15,15 @@ words (seeds are fixed), so it asks for the same experts. Needs root, loop devic
                                 50 and 30 %
     counter_overhead            of the speed, what counting alone costs where all is in memory
     residency_ms                of a core, one sample of the residency of a sparse file of 64 GB
+
+Tried and not kept (1.3 GB; tokens a second at 50 %, 30 %, then both throttled, against the shim as it is):
+
+* The next layer's experts foreseen by its own router from the state one layer before: 38, 22, 41, 14 against 52, 22,
+  47, 17, and 8.1 MB a token against 6.2 at 50 %. What is foreseen wrongly is read and puts out what is needed.
+* One to four threads that ask for pages while the first matrices are computed: 31 to 34, 21 to 24, 37 to 46, 15 to 17
+  against 37, 22, 38, 18: no more than chance.
+* The last token's experts: a cache of more than one token cycle has them anyway.
+* The hottest experts pinned: over the server's trace they hit .782 and .925 at 30 and 50 %, LRU .814 and .929.
 """
 
 from __future__ import annotations
