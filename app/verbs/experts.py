@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from importlib import import_module
 
 from app.engines import engine_maker
 from app.exit_codes import BadUsage, NothingThere
 from app.face import EngineFace
+from app.output import put
 from app.session import run_to_end, watching
 from app.verbs.inspect import found_copy, node_and_model
 from app.which_fleet import which_fleet
@@ -27,6 +28,7 @@ from fleet.nodes.local import LocalTransport
 from fleet.nodes.transport import Transport
 from fleet.operations.streaming import ask_of
 from fleet.planning.choose import node_config
+from fleet.text import visible
 
 HERE = "this machine"
 
@@ -151,6 +153,11 @@ def streamed_head(engine: EngineFace, wanted: str) -> StreamedHead:
     node, record = found[0]
     return StreamedHead(node, record, node.reading.state_folder if node.reading else "",
                         node_config(engine.config, node).state_dir, engine.transport(node.name))
+
+
+def show(lines: Iterable[str]) -> None:
+    """Print lines that may name what a node or a file says."""
+    put("\n".join(visible(line) for line in lines))
 
 
 def size_of(text: str, option: str) -> int:

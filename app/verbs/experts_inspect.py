@@ -12,7 +12,7 @@ from app.as_json import SCHEMA, Json, plain, to_text
 from app.exit_codes import ExitCode
 from app.output import put, table
 from app.present.units import count, size
-from app.verbs.experts import Mixture, on_mixture, size_of
+from app.verbs.experts import Mixture, on_mixture, show, size_of
 from fleet.config.schema import HeadConfig
 from fleet.errors import FleetError, PlanRefused
 from fleet.experts.bound import READAHEAD, Ground, choose_way, look
@@ -60,7 +60,10 @@ def run(options: argparse.Namespace) -> int:
 
     async def work(mixture: Mixture) -> int:
         if options.action == "inspect":
-            put(to_text(inspect_json(mixture)) if options.json else "\n".join(inspect_lines(mixture)))
+            if options.json:
+                put(to_text(inspect_json(mixture)))
+            else:
+                show(inspect_lines(mixture))
             return ExitCode.OK
         judged, says = judge(mixture, budgets), await ask_node(mixture)
         if options.json:
@@ -69,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
                          "limit": says.limit or None, "cures": list(says.cures),
                          "refusals": [plain(problem) for problem in says.refusals]}))
         else:
-            put("\n".join(plan_lines(mixture, judged, says)))
+            show(plan_lines(mixture, judged, says))
         refused = says.refusals or any(one.refused for one in judged if one.wanted)
         return ExitCode.REFUSED if refused else ExitCode.OK
 

@@ -13,7 +13,7 @@ from app.exit_codes import BadUsage, ExitCode
 from app.output import put, table
 from app.present.units import count, size
 from app.session import run_to_end
-from app.verbs.experts import Mixture, on_mixture, size_of
+from app.verbs.experts import Mixture, on_mixture, show, size_of
 from fleet.experts.advice import advice
 from fleet.experts.curve import Curve, compute_from, curve_of
 from fleet.experts.disk import random_read_rate
@@ -183,7 +183,7 @@ def _tell(options: argparse.Namespace, name: str, curve: Curve | None, passes: P
         lines += ["", *passes_lines(passes)]
     if rate:
         lines += [f"Disk: {rate / 1e6:.0f} MB/s of single experts."]
-    put("\n".join(lines))
+    show(lines)
 
 
 def curve_lines(curve: Curve, *, bytes_: bool = True) -> list[str]:

@@ -15,7 +15,7 @@ from app.exit_codes import ExitCode
 from app.face import EngineFace
 from app.output import note, put
 from app.present.units import size
-from app.verbs.experts import StreamedHead, on_head
+from app.verbs.experts import StreamedHead, on_head, show
 from fleet.errors import FleetError
 from fleet.experts.bound import bound_of, look
 from fleet.experts.counters import Counters, counters_of
@@ -89,7 +89,10 @@ async def _watch(options: argparse.Namespace, engine: EngineFace, head: Streamed
             await asyncio.sleep(every)
             now = await _look(head, client)
             line = between(before, now, ground, latest[-1] if latest else None)
-            put(json.dumps(line_json(head, line), allow_nan=False) if options.json else line_text(line))
+            if options.json:
+                put(json.dumps(line_json(head, line), allow_nan=False))
+            else:
+                show([line_text(line)])
             before, told = now, told + 1
         if probe is not None:
             probe.cancel()

@@ -108,6 +108,16 @@ async def test_a_running_head_is_recorded(small: Path, shim: Shim, tmp_path: Pat
     assert sum(routed.layer == 0 for routed in trace.decoding()) >= 40 and told[-1] == (40, 40)
     assert not (folder / ASKED).exists()
     assert lru(requests_of(trace)).hit_rate(16 * 4) > 0.5
+    recording = asyncio.create_task(record(here, str(tmp_path), "coordinator-1", 1_000_000, every=0.02))
+    async with asyncio.timeout(30):
+        there = False
+        while not there:
+            await asyncio.sleep(0.01)
+            there = await asyncio.to_thread((folder / ASKED).exists)
+    recording.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await recording
+    assert not (folder / ASKED).exists()           # who gives up leaves nothing that is traced for ever
     with pytest.raises(FleetError, match="cannot be read"):
         await record(here, str(tmp_path), "coordinator-2", 40)
 

@@ -118,6 +118,15 @@ def test_a_model_of_the_fleet_is_planned_as_it_is_configured(small: Path, capsys
     assert "--no-mmap in extra_args" in told and "LLAMA_ARG_MLOCK in env" in told
 
 
+def test_a_name_cannot_move_the_cursor(small: Path, tmp_path: Path, trace: str, capsys):
+    path = tmp_path / "a\x1b[2Jb.gguf"
+    path.symlink_to(small)
+    for words in (("inspect", str(path)), ("plan", str(path)), ("simulate", trace, "--model", str(path))):
+        command(["experts", *words])
+        out, err = capsys.readouterr()
+        assert "\x1b" not in out + err and out
+
+
 def test_a_dense_model_and_no_model_are_told(tmp_path: Path, capsys):
     from gguf import GGUFWriter
 
