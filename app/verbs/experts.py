@@ -97,10 +97,13 @@ def _here(options: argparse.Namespace, path: str) -> Mixture:
 
 
 async def _there(options: argparse.Namespace, engine: EngineFace) -> Mixture:
-    node, path = await found_copy(engine, *node_and_model(options, engine.latest))
+    config = engine.config.models.get(options.model)
+    if config and config.file.startswith("/") and (options.node or config.head) in engine.latest.nodes:
+        node, path = options.node or config.head, config.file        # it may lie outside of the model folders
+    else:
+        node, path = await found_copy(engine, *node_and_model(options, engine.latest))
     header = await engine.model_header(node, path)
     there = engine.latest.nodes[node]
-    config = engine.config.models.get(options.model)
     memory = there.reading.memory.total if there.reading else 0
     return _mixture(options, config.name if config else model_name(path), node, path, header, engine.transport(node),
                     config, node_config(engine.config, there).head, memory)

@@ -111,7 +111,7 @@ def test_a_model_of_the_fleet_is_planned_as_it_is_configured(small: Path, capsys
                                  experts=ExpertsConfig(60 << 20))}
     fleet = Fleet(FleetConfig(nodes={"here": node}, models=models))
     monkeypatch.setattr("app.verbs.experts.engine_maker", lambda *a, **k: lambda: fleet)
-    assert command(["experts", "plan", "mix", "--node", "here", "--json"]) == ExitCode.REFUSED
+    assert command(["experts", "plan", "mix", "--json"]) == ExitCode.REFUSED
     said = json.loads(capsys.readouterr().out)
     assert [one["budget"] for one in said["budgets"] if one["wanted"]] == [60 << 20]
     told = " ".join(problem["what"] for problem in said["refusals"])
