@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from fleet.config.schema import FleetConfig, HeadConfig, RecoverPolicy
 from fleet.engine import Engine
 from fleet.events import BringUp
 from fleet.model import DeploymentState, NodeState, OperationState, Snapshot
+from fleet.operations.plan import Runner, Step
 from fleet.proxies.hands import InsideHand
 from fleet.proxy.exchange import ProxySettings
 from fleet.proxy.serve import running as proxy_running
@@ -62,6 +63,24 @@ def two_models(lab, *names: str, **changes: object) -> FleetConfig:
     models = {MODEL: config.models[MODEL], OTHER: replace(config.models[MODEL], name=OTHER, file=other)}
     return with_node(replace(config, models=models), names[0],
                      head=HeadConfig(threads=1, bind=lab.address(names[0])))
+
+
+@contextmanager
+def before(title: str, fault: Callable[[], object]) -> Iterator[list[str]]:
+    """Let a fault happen when the first step whose title begins so is about to begin; says where it did."""
+    as_it_is, happened = Runner._run_step, []
+
+    async def run_step(self: Runner, index: int, step: Step) -> None:
+        if step.title.startswith(title) and not happened:
+            happened.append(step.title)
+            await asyncio.to_thread(fault)
+        await as_it_is(self, index, step)
+
+    Runner._run_step = run_step          # type: ignore[method-assign]
+    try:
+        yield happened
+    finally:
+        Runner._run_step = as_it_is      # type: ignore[method-assign]
 
 
 def write_demo(path: Path) -> None:
@@ -141,3 +160,37 @@ async def test_a_worker_that_is_lost_ends_its_streams_in_words_and_the_model_com
             lab.boot(workers[1])
             await until(at.engine, lambda s: s.nodes[workers[1]].state is NodeState.UP)
 
+
+
+@pytest.mark.parametrize("title", ["Hold new", "Stop head", "Start head", "Load"])
+async def test_a_worker_s_link_that_is_cut_at_a_step_of_a_swap_leaves_one_model_that_serves(lab, title: str):
+    """Nothing is said by the network itself: packets just stay away."""
+    head, *workers = lab.plain[:3]
+    config = replace(two_models(lab, head, *workers), recover=RecoverPolicy.AUTO)
+    async with serving(lab, config, head, tuple(workers)) as at:
+        with before(title, lambda: lab.cut(workers[1], silent=True)) as happened:
+            operation = await at.engine.outcome(at.engine.submit(BringUp(OTHER)))
+        assert happened
+        try:
+            assert operation.state is OperationState.FAILED and operation.problem.remedy, operation
+            # The old head needs the machine that is away; recovery brings its model up on what is left.
+            after = await until(at.engine, lambda s: s.deployment.state is DeploymentState.SERVING, timeout=90)
+            assert {node for node, _ in after.deployment.workers} == {workers[0]}
+            async with httpx.AsyncClient(base_url=at.url, timeout=120) as http:
+                answer = await http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 2})
+                assert answer.status_code == 200, answer.text
+        finally:
+            lab.heal(workers[1])
+        await until(at.engine, lambda s: s.nodes[workers[1]].state is NodeState.UP)
+
+
+async def test_a_head_s_link_that_is_cut_in_a_swap_is_told_and_taken_down_when_it_is_back(lab):
+    head, *workers = lab.plain[:3]
+    config = replace(two_models(lab, head, *workers), recover=RecoverPolicy.OFF)
+    async with serving(lab, config, head, tuple(workers)) as at:
+        with before("Load", lambda: lab.cut(head, silent=True)) as happened:
+            operation = await at.engine.outcome(at.engine.submit(BringUp(OTHER)))
+        assert happened and operation.state is OperationState.FAILED
+        assert "could not be undone" in operation.problem.what and "quarterdeck down" in operation.problem.remedy
+        lab.heal(head)
+        await until(at.engine, lambda s: s.nodes[head].state is NodeState.UP)
