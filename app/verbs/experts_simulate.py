@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.as_json import SCHEMA, Json, plain, to_text
 from app.exit_codes import BadUsage, ExitCode
-from app.output import put, table
+from app.output import note, put, table
 from app.present.units import count, size
 from app.session import run_to_end
 from app.verbs.experts import Mixture, on_mixture, show, size_of
@@ -93,6 +93,9 @@ async def _of(options: argparse.Namespace, mixture: Mixture, trace: Trace | None
         compute = 1 / options.whole_speed if options.whole_speed else None
         if compute is None and options.speed and rate and budget:
             compute = compute_from(options.speed, found.missing(room), rate)
+            if compute is None:
+                note(f"at {options.speed:g} tokens a second it cannot read what is predicted to miss: fewer bytes "
+                     "miss, or its disk is faster; speeds are not predicted")
         curve = curve_of(found, needs.fixed, needs.experts, budget=budget, disk_rate=rate, compute=compute,
                          others=bool(budget))
         passes = _passes(options, trace, room, mixture.layer_bytes)

@@ -16,6 +16,7 @@ from fleet.experts.simulate import Lru, Requests, belady, lfu, static
 from fleet.experts.worst import LayerHits
 
 POINTS = 24
+_DOUBTFUL = 0.05               # of a token's time: less is the difference of two figures that are hardly known as well
 SOURCE = "simulated: LRU over a routing trace"
 
 
@@ -114,6 +115,12 @@ def speed_of(missing: float, disk_rate: float | None, compute: float | None) -> 
     return 1 / seconds if seconds > 0 else None
 
 
-def compute_from(speed: float, missing: float, disk_rate: float) -> float:
-    """Seconds of a token with all experts in memory, of a head that runs at so many tokens a second."""
-    return max(0.0, 1 / speed - missing / disk_rate) if speed > 0 and disk_rate > 0 else 0.0
+def compute_from(speed: float, missing: float, disk_rate: float) -> float | None:
+    """Seconds of a token with all experts in memory, of a head that runs at so many tokens a second.
+
+    None where its reads alone would take about as long: then fewer bytes miss than is thought, or its disk is faster.
+    """
+    if speed <= 0 or disk_rate <= 0:
+        return None
+    found = 1 / speed - missing / disk_rate
+    return found if found > _DOUBTFUL / speed else None
