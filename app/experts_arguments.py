@@ -22,6 +22,8 @@ def add_experts(action: Action, at_least_one: Callable[[str], int], seconds: Cal
     _head(watch)
     watch.add_argument("--every", type=seconds, default=1.0, metavar="SECONDS", help="between two lines (default 1)")
     watch.add_argument("-n", "--count", type=at_least_one, default=None, metavar="N", help="end after N lines")
+    watch.add_argument("--layers", action="store_true",
+                       help="also the layers that hit least (16 bytes of each expert are read every time)")
     watch.add_argument("--residency", action="store_true",
                        help="also what of the experts is in memory (needs python3 on its node)")
 

@@ -84,10 +84,10 @@ async def _watch(options: argparse.Namespace, engine: EngineFace, head: Streamed
     latest: list[Residency] = []
     async with asyncio.TaskGroup() as group:
         probe = group.create_task(_probe(head, ground, every, latest)) if options.residency else None
-        before, told = await _look(head, client), 0
+        before, told = await _look(head, client, layers=options.layers), 0
         while options.count is None or told < options.count:
             await asyncio.sleep(every)
-            now = await _look(head, client)
+            now = await _look(head, client, layers=options.layers)
             line = between(before, now, ground, latest[-1] if latest else None)
             if options.json:
                 put(json.dumps(line_json(head, line), allow_nan=False))
@@ -126,11 +126,11 @@ async def _probe(head: StreamedHead, ground: Ground, every: float, latest: list[
         note(f"residency is not told: {error}")
 
 
-async def _look(head: StreamedHead, client: HeadClient | None) -> Look:
+async def _look(head: StreamedHead, client: HeadClient | None, *, layers: bool) -> Look:
     counters, why = None, "The head runs without the expert shim."
     if head.counts:
         try:
-            counters = await counters_of(head.transport, head.state_folder, head.record.id)
+            counters = await counters_of(head.transport, head.state_folder, head.record.id, cells=layers)
         except FleetError as error:
             why = error.what
     done = await head.transport.run(_LOOK, (str(head.record.pid),), timeout=10.0)
@@ -151,8 +151,9 @@ def between(before: Look, now: Look, ground: Ground, residency: Residency | None
     worst: tuple[tuple[int, float], ...] = ()
     if now.counters is not None and before.counters is not None:
         hit_rate, missing = exact_hit_rate(now.counters, before.counters), exact_missing(now.counters, before.counters)
-        worst = tuple((one.layer, one.rate or 0.0)
-                      for one in worst_layers(layers_of(now.counters, before.counters)))
+        if now.counters.cells and before.counters.cells:
+            worst = tuple((one.layer, one.rate or 0.0)
+                          for one in worst_layers(layers_of(now.counters, before.counters)))
         prompts = now.counters.prompt != before.counters.prompt
     else:
         hit_rate = missing = unknown(SHIM, now.why)

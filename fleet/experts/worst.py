@@ -23,9 +23,14 @@ class LayerHits:
 
 
 def layers_of(now: Counters, before: Counters | None = None) -> tuple[LayerHits, ...]:
-    """Every layer that was asked, of the shim's counters; () where hits are not known, or the server is another."""
-    if not now.exact or (before is not None and (before.pid, before.started, before.layers, before.experts)
-                         != (now.pid, now.started, now.layers, now.experts)):
+    """Every layer that was asked, of the shim's counters; () where hits are not known, or the server is another.
+
+    Both readings with their cells.
+    """
+    if not now.exact or not now.cells:
+        return ()
+    if before is not None and ((before.pid, before.started, before.layers, before.experts)
+                               != (now.pid, now.started, now.layers, now.experts) or not before.cells):
         return ()
     found = []
     for layer in range(now.layers):
