@@ -274,6 +274,7 @@ class ServingConfig:
     idle: float = 0.0                          # a model that nobody uses for so long is ended; 0 = never
     least: float = 20.0                        # what serves stays for so long, whoever asks for another one
     patience: float = 30.0                     # so long requests wait for the ones that run to end by themselves
+    keep_prompts: bool = False                 # over a swap, on the head's disk: what slots hold of conversations
 
 
 @dataclass(frozen=True, slots=True)

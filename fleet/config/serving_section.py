@@ -6,7 +6,7 @@ from fleet.config.fields import boolean, number
 from fleet.config.form import Form, Section
 from fleet.config.schema import ServingConfig
 
-SERVING_KEYS = ("on_request", "idle", "least", "patience")
+SERVING_KEYS = ("on_request", "idle", "least", "patience", "keep_prompts")
 LONGEST = 7 * 86400.0
 
 
@@ -20,4 +20,5 @@ def serving(form: Form) -> ServingConfig:
         idle=number(section["idle"], default.idle, 0.0, LONGEST, seconds),
         least=number(section["least"], default.least, 0.0, LONGEST, "seconds"),
         patience=number(section["patience"], default.patience, 0.0, LONGEST, "seconds"),
+        keep_prompts=boolean(section["keep_prompts"], default.keep_prompts),
     )

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fleet.errors import LeaseHeld, ServiceError
-from fleet.nodes.folder import Answer, StateFolder
+from fleet.nodes.folder import Answer, StateFolder, number
 from fleet.nodes.records import json_object
 from fleet.nodes.services import Lease, check_id, one_line
 
+MOST_KEPT = 64                 # files of slots
+_SLOT_FILE = re.compile(r"[0-9a-f]{16}-[0-9]{1,3}")
 _SAVED_TRIES = 5               # of annotate against somebody who writes at the same time
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsFolder:
+    """Where the heads of a node keep what is in their slots."""
+
+    path: str
+    free: int                      # bytes of its disk
+    changed: str                   # when the model's file was changed, by that node; "" = it does not say
+    kept: tuple[str, ...] = ()     # names of files, KEY-SLOT, the newest first
 
 
 class Notes(StateFolder):
@@ -61,6 +75,27 @@ class Notes(StateFolder):
         """Take such a file away; fine when it is not there."""
         check_id(name)
         await self._run("secret", (name, "remove"))
+
+    async def slots_folder(self, model: str) -> SlotsFolder:
+        """The folder where heads of this node keep the contents of slots, made if need be; nobody else can read it.
+
+        Raises:
+            ServiceError: it cannot be made.
+        """
+        answer = Answer((await self._run("slots", ("there", model))).text)
+        self._raise_if_not_written(answer, "slots")
+        folder = answer.words.get("slots", "")
+        if not folder.startswith("/"):
+            raise ServiceError(f"There is no folder for slots on {self._transport.name}.", code="not-written")
+        kept = tuple(name for name in answer.words.get("kept", "").split()[:MOST_KEPT] if _SLOT_FILE.fullmatch(name))
+        space = number(answer.words.get("space", ""))
+        return SlotsFolder(folder, (space or 0) * 1024, answer.words.get("changed", "")[:20], kept)
+
+    async def keep_slots(self, *keys: str) -> None:
+        """Take away what is kept of slots, but for the files of these keys."""
+        for key in keys:
+            check_id(key)
+        await self._run("slots", ("keep", *keys))
 
     async def lease(self, name: str, owner: str, ttl: int = 60) -> Lease:
         """Be the only one who does `name` on this node, for `ttl` seconds by its clock; again to renew.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from fleet.config.schema import HeadConfig, NodeConfig
 from fleet.model import Share
 from fleet.models.gguf import GgufHeader
+from fleet.nodes.notes import SlotsFolder
 from fleet.nodes.supervisor import ServiceSpec
 from fleet.operations.streaming import Streaming
 from fleet.planning.choose import Choice, WorkerChoice
@@ -60,6 +61,7 @@ class Arrangement:
     head_flags: Flags
     protocol: tuple[int, int, int] | None              # that the head speaks; None = it has no workers
     local_devices: tuple[LocalDevice, ...] = ()
+    slots: SlotsFolder | None = None                   # where the head keeps prompts over a swap
     streaming: Streaming | None = None                 # its experts are read from disk inside a budget
     spoken: dict[str, tuple[int, int, int]] = field(default_factory=dict)   # RPC protocol by endpoint, where asked
     verdicts: tuple[Verdict, ...] = ()                 # of the compatibility rules

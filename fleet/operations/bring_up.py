@@ -23,6 +23,7 @@ from fleet.operations.proxy_steps import ProxyWays, proxy_steps
 from fleet.operations.reduced import reduced
 from fleet.operations.served import comes_to_serve, old_heads, old_stages
 from fleet.operations.services import StartRecorded, StopRecorded
+from fleet.operations.slot_steps import KeepPrompts, ReadPromptsBack
 from fleet.operations.tunnel_steps import StartRelay
 from fleet.operations.vllm_up import plan_vllm_up
 from fleet.operations.warm_steps import WarmFile
@@ -70,6 +71,7 @@ def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], dr
         serves = hands.snapshot().deployment.state in ALIVE      # else nobody gains by waiting for the disk first
         steps += [WarmFile(hands, arrangement)] if serves else []
         steps += [HoldRequests(held), DrainRequests(held, drain)]
+        steps += [KeepPrompts(hands, held.was)] if hands.config.serving.keep_prompts else []
     steps += [StopRecorded(hands, node, record) for node, record in old_heads(hands, arrangement)]
     steps += [StopRecorded(hands, node, record) for node, record in old_stages(hands)]
     for seat in arrangement.seats:
@@ -80,6 +82,7 @@ def _steps(hands: Hands, arrangement: Arrangement, proxies: tuple[Step, ...], dr
     steps += [] if streamed is None else steps_before(hands, arrangement.head_node, streamed)
     steps += [StartHead(hands, arrangement), FollowLoad(hands, arrangement), VerifyPlacement(hands, arrangement),
               SmokeTest(hands, arrangement)]
+    steps += [ReadPromptsBack(hands, arrangement)] if hands.config.serving.keep_prompts else []
     steps += [] if streamed is None else [LimitHolds(hands, arrangement.head_node, arrangement.head_service, streamed)]
     steps.append(ProxyWays(hands, arrangement))
     steps += [ReleaseRequests(held)] if held is not None else []

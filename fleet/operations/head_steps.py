@@ -14,6 +14,7 @@ from fleet.operations.deaths import raise_if_dead, raise_if_workers_lost, seen_r
 from fleet.operations.hands import Hands, node_of
 from fleet.operations.plan import Report, Step
 from fleet.operations.services import Start
+from fleet.operations.slot_keys import KEY_FACT, slots_key
 from fleet.runtimes.binaries import build_label
 from fleet.runtimes.head_http import HeadClient, HeadHealth
 from fleet.runtimes.head_log import HeadLog, judge_placement, real_shares
@@ -41,6 +42,9 @@ class StartHead(Start):
     async def do(self, report: Report) -> None:
         dealt = await asyncio.to_thread(deal, self._hands, self._arrangement)
         self._arrangement.planned = dealt.planned
+        if self._hands.config.serving.keep_prompts:
+            model = self._arrangement.choice.model.file
+            self._arrangement.slots = await self._hands.supervisor(self.node).slots_folder(model)
         record = await self.start(head_spec(self._hands, self._arrangement, dealt), report)
         report(f"pid {record.pid}, layers {' | '.join(str(share.layers) for share in dealt.planned)}, context "
                f"{dealt.context}")
@@ -58,13 +62,17 @@ def head_spec(hands: Hands, arrangement: Arrangement, dealt: Dealt) -> ServiceSp
         gpu_layers=dealt.gpu_layers, context=dealt.context, slots=dealt.slots,
         kv_type_k=model.kv_type_k, kv_type_v=model.kv_type_v, flash_attention=model.flash_attention,
         threads=config.threads, wire=dealt.wire, api_key_file=config.api_key_file,
+        slot_save_path=arrangement.slots.path if arrangement.slots is not None else "",
         extra_args=(*config.extra_args, *model.extra_args), env=config.env))
     facts = HeadFacts(model.name, model.file, dealt.context, tuple(_ref(hands, seat) for seat in dealt.seats),
                       arrangement.planned, api_key_file=config.api_key_file, reads=dealt.reads,
                       recent=arrangement.recent)
+    slots = arrangement.slots
+    key = slots_key(command.argv, build_label(binary), arrangement.file_size, slots) if slots is not None else ""
     spec = ServiceSpec(id=arrangement.head_service, kind=ServiceKind.COORDINATOR, argv=command.argv, env=command.env,
                        port=config.port, bind=config.bind, build=build_label(binary), fleet=hands.config.fleet,
-                       facts={**facts.to_json(), "wish": arrangement.wish}, log_limit=hands.config.log_limit)
+                       facts={**facts.to_json(), "wish": arrangement.wish, **({KEY_FACT: key} if key else {})},
+                       log_limit=hands.config.log_limit)
     return spec if arrangement.streaming is None else arrangement.streaming.around(spec)
 
 

@@ -11,6 +11,7 @@ from fleet.operations.hands import Hands
 from fleet.operations.plan import Plan, Report, Step
 from fleet.operations.proxy_clear import clear_proxy
 from fleet.operations.services import StopRecorded
+from fleet.operations.slot_keys import key_of
 
 STOP_TIMEOUT = 30.0    # seconds: TERM, 3 s, TERM, 3 s, KILL, and a slow link
 
@@ -44,6 +45,8 @@ class StopIfReachable(StopRecorded):
                 await super().do(report)
                 if self.record.kind in (ServiceKind.RELAY, ServiceKind.SEEDER):
                     await self._hands.supervisor(self.node).remove_secret(self.record.id)
+                if key_of(self.record.facts):
+                    await self._hands.supervisor(self.node).keep_slots()
                 if self.record.kind is ServiceKind.PROXY:
                     await clear_proxy(self._hands, self.node, self.record.id)
         except (FleetError, TimeoutError) as error:

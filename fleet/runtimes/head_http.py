@@ -146,6 +146,25 @@ class HeadClient:
         self._awake_until = now + AWAKE_FOR
         return False
 
+    # --- slots over a restart --------------------------------------------------------------------
+
+    async def save_slot(self, slot: int, name: str, *, timeout: float) -> int:
+        """Have a slot's tokens and KV written to a file of its `--slot-save-path`; gives how many tokens.
+
+        Raises:
+            HeadError, PortClosed: it does not answer, or with an error.
+        """
+        return await self._slot("save", slot, name, "n_saved", timeout)
+
+    async def restore_slot(self, slot: int, name: str, *, timeout: float) -> int:
+        """Have such a file read back; gives how many tokens. Errors as `save_slot`."""
+        return await self._slot("restore", slot, name, "n_restored", timeout)
+
+    async def _slot(self, action: str, slot: int, name: str, told: str, timeout: float) -> int:
+        async with self._answering("POST", f"/slots/{slot}?action={action}", {"filename": name}, timeout) as response:
+            count = mapping(as_json(await self._body(response))).get(told)
+        return count if isinstance(count, int) and count >= 0 else 0
+
     # --- completions -----------------------------------------------------------------------------
 
     async def complete(self, prompt: str, *, n_predict: int, temperature: float | None = None,

@@ -51,6 +51,7 @@ class HeadRequest:
     metrics: bool = True
     wire: tuple[str, ...] = ()                   # chosen for the network (fleet.planning.wire); extra_args win
     api_key_file: str = ""                       # path on the head
+    slot_save_path: str = ""                     # folder on the head where slots can be saved
     extra_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
 
@@ -95,6 +96,8 @@ def head_command(binary: Binary, flags: Flags, request: HeadRequest) -> Command:
         line.need(("-t", "--threads"), str(request.threads), asked="be given threads")
     if request.api_key_file:
         line.need(("--api-key-file",), request.api_key_file, asked="read its API keys from a file")
+    if request.slot_save_path:
+        line.wish(("--slot-save-path",), request.slot_save_path)
     if request.metrics:
         line.wish(("--metrics",))
     line.wish(("--slots",))                                               # off by default in older builds

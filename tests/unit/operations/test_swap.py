@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -83,6 +84,38 @@ async def test_the_file_of_the_next_model_is_read_into_memory_while_the_old_one_
         back = await do(engine, BringUp(MODEL, drain=0))
         assert back.state is OperationState.DONE
         await tear_down(engine)
+
+
+async def test_what_a_model_had_read_is_there_again_after_a_swap_away_and_back(two: FleetConfig):
+    """The file is of a model with sliding windows, whose states fit only where they are kept whole."""
+    whole = {name: {"extra_args": ("--swa-full",)} for name in (MODEL, OTHER)}
+    keeping = replace(two, serving=ServingConfig(keep_prompts=True))
+    for name, change in whole.items():
+        keeping = with_model(keeping, name, **change)
+    text = " ".join(f"word{number} and" for number in range(60))
+    async with running(keeping, tend=True) as engine, httpx.AsyncClient(base_url=url(keeping), timeout=120) as http:
+        await serving(engine)
+
+        async def read_anew(model: str) -> int:
+            answer = await http.post("/completion", json={"prompt": text, "n_predict": 1, "cache_prompt": True})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == model
+            return answer.json()["timings"]["prompt_n"]
+
+        assert await read_anew(MODEL) > 200
+        away = await do(engine, BringUp(OTHER))
+        assert re.search(r"\d{3} tokens of 1 slot", detail(away, "Keep what gemma"))
+        assert detail(away, "Read back") == "nothing of it was kept"
+        assert await read_anew(OTHER) > 200
+        back = await do(engine, BringUp(MODEL))
+        assert back.state is OperationState.DONE
+        assert await read_anew(MODEL) <= 1
+        await tear_down(engine)
+    assert list((Path(keeping.nodes[NODE].state_dir) / "slots").iterdir()) == []
+
+
+def detail(operation, title: str) -> str:
+    return next(step.detail for step in operation.steps if step.title.startswith(title))
 
 
 def forgotten(path: Path) -> int:
