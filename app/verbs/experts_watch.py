@@ -28,6 +28,7 @@ from fleet.experts.worst import layers_of, worst_layers
 from fleet.nodes.folder import Answer, number
 from fleet.runtimes.head_http import HeadClient
 
+FIRST_SAMPLE = 15.0            # seconds to wait for: a small machine's python3 has to start
 SHORTEST = 0.2                 # seconds between two lines
 _LOOK = r"""
 if [ -r "/proc/$1/io" ]; then sed -n 's/^read_bytes: /read /p' "/proc/$1/io"; fi
@@ -82,8 +83,11 @@ async def _watch(options: argparse.Namespace, engine: EngineFace, head: Streamed
     ground = await _ground(engine, head)
     client = None if head.counts else engine.head_client()
     latest: list[Residency] = []
+    begun = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        probe = group.create_task(_probe(head, ground, every, latest)) if options.residency else None
+        probe = group.create_task(_probe(head, ground, every, latest, begun)) if options.residency else None
+        if probe is not None:
+            await _wait(begun)
         before, told = await _look(head, client, layers=options.layers), 0
         while options.count is None or told < options.count:
             await asyncio.sleep(every)
@@ -111,10 +115,21 @@ async def _ground(engine: EngineFace, head: StreamedHead) -> Ground:
                   max(kb for kb in ahead if kb is not None))
 
 
-async def _probe(head: StreamedHead, ground: Ground, every: float, latest: list[Residency]) -> None:
+async def _wait(begun: asyncio.Event) -> None:
+    """Until there is a first sample, or none will come soon: the lines then go on without."""
+    try:
+        async with asyncio.timeout(FIRST_SAMPLE):
+            await begun.wait()
+    except TimeoutError:
+        note("what is in memory is not told yet")
+
+
+async def _probe(head: StreamedHead, ground: Ground, every: float, latest: list[Residency],
+                 begun: asyncio.Event) -> None:
     bound = bound_of(head.record.facts)
     if ground.layout is None or bound is None:
         note("where the experts lie is not known: residency is not told")
+        begun.set()
         return
     try:
         samples = residencies(head.transport, head.state_dir, bound.files, ground.layout, pid=head.record.pid,
@@ -122,8 +137,10 @@ async def _probe(head: StreamedHead, ground: Ground, every: float, latest: list[
         async with aclosing(samples):
             async for sample in samples:
                 latest[:] = [sample]
+                begun.set()
     except FleetError as error:
         note(f"residency is not told: {error}")
+        begun.set()
 
 
 async def _look(head: StreamedHead, client: HeadClient | None, *, layers: bool) -> Look:
