@@ -23,6 +23,7 @@ from fleet.speculation.choice import Choice, Mode, Round
 from fleet.speculation.costs import prompts_of
 from fleet.speculation.figures import Figures
 from fleet.speculation.knowledge import STRETCHES, Knowledge
+from fleet.speculation.settings import DrafterKind
 from fleet.speculation.trials import Trials
 
 # (N, s) of strided rounds: few, and fixed.
@@ -30,6 +31,7 @@ SHAPES = ((1, 1), (2, 1), (4, 1), (6, 1), (8, 1), (4, 2), (8, 2), (8, 4), (12, 4
 INJECTED = (8, 16)             # N of injection
 FIRST_STRETCH = 12             # tokens to know the target alone by
 TASTE = 4                      # tokens of native or injected drafting to see what it is like
+INJECTIONS = 3                 # drafts of the first stretch of injection: the stream writes the first one alone
 PROBE = 6                      # tokens to know the target alone again, while speculation wins
 STRETCH = 32                   # tokens between two questions while it is off
 RENEW = 300                    # rounds after which the target alone is measured again
@@ -45,7 +47,8 @@ class Controller:
     """Steers one target. Ask `choose` before each round, tell `record` after it."""
 
     def __init__(self, modes: Collection[Mode], drafters: Collection[str], *, clock: Callable[[], float],
-                 slots: int = 9, shapes: Sequence[tuple[int, int]] = SHAPES) -> None:
+                 slots: int = 9, shapes: Sequence[tuple[int, int]] = SHAPES,
+                 injected: Sequence[int] = INJECTED) -> None:
         """Begin with nothing known.
 
         Args:
@@ -55,6 +58,7 @@ class Controller:
             clock: seconds, of any beginning.
             slots: of the target: a strided round has N/s + 1 prompts.
             shapes: (N, s) that may be chosen.
+            injected: N of injection that may be chosen. n-grams are not injected: the head has its own.
         """
         self._clock = clock
         self._rest = Arm(Mode.PLAIN if Mode.PLAIN in modes or Mode.NATIVE not in modes else Mode.NATIVE)
@@ -64,8 +68,8 @@ class Controller:
             if Mode.STRIDED in modes:
                 arms += [Arm(Mode.STRIDED, length, stride, drafter) for length, stride in shapes
                          if prompts_of(length, stride) <= slots and length % stride == 0]
-            if Mode.INJECTION in modes:
-                arms += [Arm(Mode.INJECTION, length, 1, drafter) for length in INJECTED]
+            if Mode.INJECTION in modes and drafter != DrafterKind.NGRAM:
+                arms += [Arm(Mode.INJECTION, length, 1, drafter) for length in injected]
         self._known = Knowledge(arms, drafters, self._rest)
         self._figures = Figures(self._known, drafters, measured_alone=self._measured_alone)
         self._current = self._rest
@@ -167,7 +171,8 @@ class Controller:
         known = self._known
         tokens = known.arms[arm].tokens(known.number)
         hopeless = tokens and known.value(arm, context, hopeful=True) < HOPELESS * known.alone(context)
-        return max(TASTE, arm.draft_length) if hopeless else max(TASTE, arm.draft_length, 2 * tokens)
+        least = max(TASTE, INJECTIONS * arm.draft_length)
+        return least if hopeless else max(least, 2 * tokens)
 
     def _switch(self, best: Arm, value: float, context: int) -> None:
         if best == self._current:

@@ -11,23 +11,26 @@ import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fleet.proxy.exchange import Call
 from fleet.proxy.upstream import Upstream
 from fleet.proxy.wire import Head, WireError
 from fleet.speculation.asking import Asker, Refused
+from fleet.speculation.bench import Bench
 from fleet.speculation.choice import Choice, Mode, Round, Steering
-from fleet.speculation.controller import SHAPES, Controller
+from fleet.speculation.controller import INJECTED, SHAPES, Controller
 from fleet.speculation.drafters import Context, drafters_of
 from fleet.speculation.forms import Form, Tally, Written
 from fleet.speculation.honesty import HonestyMeter
+from fleet.speculation.injection import NEEDED, takes_drafts
 from fleet.speculation.pieces import Pieces
 from fleet.speculation.race import Race, Runner
 from fleet.speculation.request import Asked, read_request
 from fleet.speculation.settings import DrafterKind, SpeculationMode, SpeculationSettings
 from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.spoken import Spawn, Spoken
-from fleet.speculation.strand import Bench, Strand
+from fleet.speculation.strand import Strand
 from fleet.speculation.target import Abilities, Target
 from fleet.text import visible
 
@@ -125,7 +128,7 @@ class TargetSession:
             like = (upstream.told_models, upstream.context, upstream.slots, upstream.build, upstream.failures)
             if self._bench is not None and like == self._looked_like and self._clock() - self._looked_at < LOOK_AGAIN:
                 return self._bench
-            abilities = await self._target.look()
+            abilities = await self._abilities(like)
             if self._bench is not None and like != self._looked_like:
                 self._bench.keeping = Keeping()          # it may have been started anew, with other flags
             self._looked_at, self._looked_like = self._clock(), like
@@ -134,6 +137,18 @@ class TargetSession:
                     self._bench.race.close()
                 self._bench = self._bench_for(abilities)
             return self._bench
+
+    async def _abilities(self, like: tuple[object, ...]) -> Abilities:
+        """What the target says of itself; whether it takes injected drafts is tried out, once while it is the same."""
+        abilities, known = await self._target.look(), self._bench
+        wanted = self.settings.mode in (SpeculationMode.AUTO, SpeculationMode.INJECTION)
+        if not (wanted and abilities.speculates and abilities.slots > 1 and abilities.vocabulary):
+            return abilities
+        if known is not None and like == self._looked_like:
+            injects = known.abilities.injects
+        else:
+            injects = await takes_drafts(self._target.asker, abilities.vocabulary)
+        return replace(abilities, injects=injects)
 
     def _bench_for(self, abilities: Abilities) -> Bench:
         settings, upstream = self.settings, self._upstream
@@ -154,14 +169,19 @@ class TargetSession:
         settings = self.settings
         if settings.mode is SpeculationMode.STRIDED and names:
             return Always(Choice(Mode.STRIDED, settings.draft_length, settings.stride, "", "It is set to be so."))
+        if settings.mode is SpeculationMode.INJECTION:
+            return Always(Choice(Mode.INJECTION, settings.draft_length, 1, "", "It is set to be so."))
+        modes = {Mode.PLAIN, Mode.STRIDED} | ({Mode.INJECTION} if abilities.injects else set())
         shapes = [(length, stride) for length, stride in SHAPES
                   if length <= settings.draft_length and stride <= settings.stride]
-        return Controller({Mode.PLAIN, Mode.STRIDED}, list(names), clock=self._clock, slots=abilities.slots,
-                          shapes=shapes)
+        return Controller(modes, list(names), clock=self._clock, slots=abilities.slots, shapes=shapes,
+                          injected=[length for length in INJECTED if length <= settings.draft_length])
 
     def _unable(self, abilities: Abilities) -> str:
         """Why this target cannot be asked in this way, "" where it can."""
-        if abilities.speculates:
+        if self.settings.mode is SpeculationMode.INJECTION and not abilities.injects:
+            return NEEDED
+        if abilities.speculates and not abilities.injects:
             return ("The head speculates by itself, which takes fewer passes; its own figures are shown.")
         if abilities.slots < 2:
             return (f"The target has {abilities.slots} slot, and a round asks for several continuations at once. "
@@ -300,8 +320,8 @@ class TargetSession:
         steering = bench.steering.state()
         said |= steering
         if self.why:
-            said["reason"] = self.why
-        if bench.abilities.speculates or self.settings.mode is SpeculationMode.NATIVE:
+            said |= {"reason": self.why} | ({"mode": str(Mode.PLAIN)} if self._unable(bench.abilities) else {})
+        if (bench.abilities.speculates and not bench.abilities.injects) or self.settings.mode is SpeculationMode.NATIVE:
             said |= {"mode": str(Mode.NATIVE), "acceptance": accepted / drafted if drafted else None}
             bench.history.counted(drafted, accepted)
         said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"),

@@ -16,6 +16,7 @@ class SpeculationMode(StrEnum):
     AUTO = "auto"                  # whatever gives the most tokens a second, measured
     OFF = "off"
     STRIDED = "strided"            # always, with the largest N and s that are allowed
+    INJECTION = "injection"        # always, with drafts of N tokens
     NATIVE = "native"              # left to the head, whose own figures are shown
 
 

@@ -3,67 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
 
 from fleet.proxy.exchange import ApiKind
 from fleet.proxy.wire import WireError
 from fleet.runtimes.head_answers import count, error_message, mapping, text
-from fleet.speculation.ahead import Ahead, AheadRecord
+from fleet.speculation.ahead import Ahead
 from fleet.speculation.asking import Refused
-from fleet.speculation.choice import Choice, Mode, Round, Steering
+from fleet.speculation.bench import Bench
+from fleet.speculation.beside import Beside
+from fleet.speculation.choice import Choice, Mode, Round
 from fleet.speculation.drafters import Context
 from fleet.speculation.forms import Tally
-from fleet.speculation.history import History
-from fleet.speculation.pieces import Pieces, Text
-from fleet.speculation.race import Draft, Race
+from fleet.speculation.injection import LONGEST_SIDE
+from fleet.speculation.pieces import BROKEN, Pieces, Text
+from fleet.speculation.race import Draft
 from fleet.speculation.request import Asked
-from fleet.speculation.settings import SpeculationSettings
-from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.stops import Stops
 from fleet.speculation.strided import Part, Verified, verify
-from fleet.speculation.target import Abilities, Target, ids_of
+from fleet.speculation.target import ids_of
 
 MOST_TOKENS = 1 << 20          # of one answer, where nothing else ends it
 BURST = 0.15                   # seconds of plain tokens that go out in one piece to a client that reads a stream
 STREAMED = 24                  # tokens of a plain stretch from which on the target writes them as a stream
-ROUNDS_KEPT = 20
 SMOOTH = 0.2                   # weight of a new measurement in a smoothed one
 
 Emit = Callable[[str, Sequence[Mapping[str, object]]], Awaitable[None]]
-
-
-@dataclass(slots=True)
-class Bench:
-    """What all answers of one target share."""
-
-    target: Target
-    abilities: Abilities
-    pieces: Pieces
-    race: Race
-    steering: Steering
-    shares: Shares
-    settings: SpeculationSettings
-    clock: Callable[[], float]
-    first_timeout: float = 1800.0              # seconds of a prompt
-    timeout: float = 300.0                     # seconds of a round
-    ahead: AheadRecord = field(default_factory=AheadRecord)
-    keeping: Keeping = field(default_factory=Keeping)
-    rounds: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
-    history: History = field(init=False)
-    watched_until: float = 0.0                 # somebody looks at the last rounds
-    token_seconds: float = 0.0                 # of a plain token, smoothed; 0 = never seen
-    round_seconds: float = 0.05                # of a verification
-
-    def __post_init__(self) -> None:
-        self.history = History(self.clock)
-
-    def record(self, round_: Round) -> None:
-        """A round or a stretch has ended."""
-        self.steering.record(round_)
-        self.history.note(round_)
 
 
 class Strand:
@@ -125,12 +91,15 @@ class Strand:
             raise WireError("dropped", f"It said: {first}", started=True) from first
         self.tally.seconds = self._bench.clock() - self._since
         self.tally.written = self.written
-        # Half a character at the end is told by a completion in one piece alone: a llama-server's chats and streams
-        # leave it out.
-        told = not self._asked.streaming and self._asked.kind is ApiKind.COMPLETION
-        rest = await self._text.rest() if told else ""
+        rest = await self._text.rest() if self._tells_halves else ""
         if not self._stops.found and (rest := self._stops.feed(rest) + self._stops.rest()):
             await self._emit(rest, ())
+
+    @property
+    def _tells_halves(self) -> bool:
+        """Half a character at the end is told by a completion in one piece alone: a llama-server's chats and streams
+        leave it out."""
+        return not self._asked.streaming and self._asked.kind is ApiKind.COMPLETION
 
     # --- one round -----------------------------------------------------------------------------------
 
@@ -142,9 +111,9 @@ class Strand:
         elif choice.mode is Mode.STRIDED and not self._bench.keeping.problem:
             await self._speculate(choice, group)
         elif choice.mode is Mode.STRIDED:
-            await self._stream(Choice(Mode.PLAIN, reason=self._bench.keeping.problem))
-        elif choice.stretch <= 0 or choice.stretch >= STREAMED:
-            await self._stream(choice)
+            await self._stream(Choice(Mode.PLAIN, reason=self._bench.keeping.problem), group)
+        elif choice.mode is Mode.INJECTION or choice.stretch <= 0 or choice.stretch >= STREAMED:
+            await self._stream(choice, group)
         else:
             await self._stretch(choice)
 
@@ -207,22 +176,8 @@ class Strand:
             bench.record(Round(
                 Mode.STRIDED, choice.draft_length, choice.stride, before, found.drafted, found.accepted, written,
                 waited, took, choice.drafter))
-            await self._show(found, draft, drafted, waited, took)
-
-    async def _show(self, found: Verified, draft: Draft | None, drafted: Sequence[int], waited: float, took: float
-                    ) -> None:
-        """Keep the round for who looks on; its tokens are asked for only while somebody does."""
-        bench, said = self._bench, found.ids
-        if bench.clock() < bench.watched_until:
-            await bench.pieces.know([*drafted, *said])
-        bench.rounds.append({
-            "mode": str(Mode.STRIDED), "at": round(bench.clock(), 3), "drafter": draft.drafter if draft else "",
-            "drafted": found.drafted,
-            "accepted_tokens": found.accepted, "emitted": len(said), "stride": found.stride,
-            "draft_seconds": round(waited, 4), "verify_seconds": round(took, 4),
-            "accepted": bench.pieces.shown(drafted[:found.accepted]),
-            "rejected": bench.pieces.shown(drafted[found.accepted:]),
-            "said": bench.pieces.shown(said[found.accepted:])})
+            await bench.show(Mode.STRIDED, draft.drafter if draft else "", drafted, found.accepted, found.ids,
+                             stride=found.stride, waited=waited, took=took)
 
     async def _stretch(self, choice: Choice) -> None:
         """Plain tokens, in pieces of a moment each for a client that reads a stream."""
@@ -242,50 +197,75 @@ class Strand:
             seconds, emitted = seconds + took, emitted + written
         self._tell(choice, before, emitted, seconds)
 
-    async def _stream(self, choice: Choice) -> None:
+    async def _stream(self, choice: Choice, group: asyncio.TaskGroup) -> None:
         """Let the target write by itself, as a stream of its own, for as long as the controller says so.
 
-        It is cut only where something else is chosen: until then it costs what the target alone does.
+        It is cut only where rounds are chosen: until then it costs what the target alone does. Injection goes on
+        beside it.
         """
         bench, context = self._bench, self._context
         events = bench.target.asker.stream("/completion", {
             **self._sampling, "prompt": context.ids, "n_predict": self.left, "stream": True, "stop": [],
-            "cache_prompt": True, "return_tokens": True}, bench.timeout)
+            "cache_prompt": True, "return_tokens": True, "timings_per_token": bench.abilities.injects}, bench.timeout)
+        beside = Beside(bench, context, group)
         before, begun = len(context.ids), bench.clock()
         total = mark = 0                       # tokens of the stream, and of it before the stretch
         known = True                           # which tokens they were
-        async with aclosing(events):
-            async for event in events:
-                said = mapping(event)
-                if message := error_message(said):
-                    raise WireError("dropped", f"It said: {message}", started=True)
-                self._moved()
-                content, ids = text(said.get("content")), ids_of(said.get("tokens"))
-                told = count(said.get("tokens_predicted"))
-                new = (total + len(ids) if told is None else told) - total
-                known = known and await self._follow(ids, new, content)
-                total, self.written = total + new, self.written + new
-                probabilities = said.get("completion_probabilities")
-                shown = [mapping(one) for one in probabilities] if isinstance(probabilities, list) else []
-                out = self._stops.feed(content)
-                if out or shown:
-                    await self._emit(out, shown)
-                if self._stops.found:
-                    self.reason = "stop"
-                elif said.get("stop") is True:
-                    self.reason = "stop" if said.get("stop_type") == "eos" else "length"
-                if self.reason:
-                    break
-                if known and 0 < choice.stretch <= total - mark:
-                    self._tell(choice, before, total - mark, bench.clock() - begun)
-                    before, begun, mark = len(context.ids), bench.clock(), total
-                    choice = bench.steering.choose(before)
-                    if choice.mode is not Mode.PLAIN:
-                        self._chosen = choice
-                        return
-            else:
-                raise WireError("dropped", "The target ended its answer before it was finished.", started=True)
-        self._tell(choice, before, total - mark, bench.clock() - begun)
+        choice = self._able(choice)
+        beside.follow(choice)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    said = mapping(event)
+                    if message := error_message(said):
+                        raise WireError("dropped", f"It said: {message}", started=True)
+                    self._moved()
+                    content, ids = text(said.get("content")), ids_of(said.get("tokens"))
+                    told = count(said.get("tokens_predicted"))
+                    new = (total + len(ids) if told is None else told) - total
+                    known = known and await self._follow(ids, new, content)
+                    total, self.written = total + new, self.written + new
+                    await beside.grew(mapping(said.get("timings")), known=known)
+                    probabilities = said.get("completion_probabilities")
+                    shown = [mapping(one) for one in probabilities] if isinstance(probabilities, list) else []
+                    if new and not content and self._tells_halves and said.get("stop") is True:
+                        content = BROKEN
+                    out = self._stops.feed(content)
+                    if out or shown:
+                        await self._emit(out, shown)
+                    if self._stops.found:
+                        self.reason = "stop"
+                    elif said.get("stop") is True:
+                        self.reason = "stop" if said.get("stop_type") == "eos" else "length"
+                    if self.reason:
+                        break
+                    if known and self.left > 0 and 0 < choice.stretch <= total - mark:
+                        self._tell(choice, before, total - mark, bench.clock() - begun, beside.counted())
+                        before, begun, mark = len(context.ids), bench.clock(), total
+                        choice = bench.steering.choose(before)
+                        if choice.mode is Mode.STRIDED:
+                            self._chosen = choice
+                            return
+                        choice = self._able(choice)
+                        beside.follow(choice)
+                else:
+                    raise WireError("dropped", "The target ended its answer before it was finished.", started=True)
+        finally:
+            beside.end()
+            self.tally.drafted += beside.drafted
+            self.tally.accepted += beside.accepted
+        self._tell(choice, before, total - mark, bench.clock() - begun, beside.counted())
+
+    def _able(self, choice: Choice) -> Choice:
+        """Plain in the place of injection, where there is no second slot or each token's chances are asked for.
+
+        (A llama-server tells none of tokens that it had drafted: b10068, b11434.)
+        """
+        bench = self._bench
+        if choice.mode is not Mode.INJECTION or (
+                bench.shares.lanes(LONGEST_SIDE) > 1 and not self._asked.probabilities and not bench.injection_problem):
+            return choice
+        return Choice(Mode.PLAIN, reason=choice.reason, stretch=choice.stretch)
 
     async def _follow(self, ids: Sequence[int], new: int, content: str) -> bool:
         """Take note of what came in a stream; whether all its tokens are known.
@@ -303,13 +283,14 @@ class Strand:
         context.ids += ids
         return new == len(ids)
 
-    def _tell(self, choice: Choice, before: int, emitted: int, seconds: float) -> None:
-        """A plain stretch has ended."""
+    def _tell(self, choice: Choice, before: int, emitted: int, seconds: float, counted: tuple[int, int] = (0, 0)
+              ) -> None:
+        """A stretch has ended; `counted`: drafted and accepted tokens."""
         bench = self._bench
-        if emitted:
+        if emitted and choice.mode is Mode.PLAIN:
             bench.token_seconds += (SMOOTH if bench.token_seconds else 1.0) * (seconds / emitted - bench.token_seconds)
         (read, read_seconds), self._read = self._read, (0, 0.0)
-        bench.record(Round(choice.mode, choice.draft_length, choice.stride, before, 0, 0, emitted, 0.0, seconds,
+        bench.record(Round(choice.mode, choice.draft_length, choice.stride, before, *counted, emitted, 0.0, seconds,
                            choice.drafter, read, read_seconds))
 
     # --- giving out ----------------------------------------------------------------------------------

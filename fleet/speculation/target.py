@@ -36,6 +36,7 @@ class Abilities:
     quantised: bool | None = None          # its weights; None = not told
     most: int | None = None                # tokens of an answer where a request does not say; None = until it ends
     fingerprint: tuple[object, ...] = ()   # of its vocabulary: equal ones are the same for what is drafted
+    injects: bool = False                  # it drafts what other slots have read: `fleet.speculation.injection`
 
 
 @dataclass(frozen=True, slots=True)

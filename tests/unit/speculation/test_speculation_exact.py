@@ -236,6 +236,18 @@ async def test_the_way_may_change_at_any_place(target: Engine, drafter: Engine) 
     assert {round.mode for round in fixed.rounds} == {Mode.PLAIN, Mode.STRIDED}
 
 
+async def test_a_change_of_way_at_the_last_token_writes_none_more(target: Engine, drafter: Engine) -> None:
+    plain = Choice(Mode.PLAIN, stretch=32)
+    async with speculating(target, DrafterSettings("draft", drafter.url), choice=plain) as (proxy, fixed), \
+            httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+        prompt, = prompts(target, 1, tokens=64, seed=41)
+        turns = itertools.chain([plain], itertools.repeat(Choice(Mode.STRIDED, 4, 1)))
+        fixed.choose = lambda context: next(turns)
+        # One token of the prompt's own pass, and a stretch of 32.
+        said = (await http.post(COMPLETION, json=body(COMPLETION, prompt, max_tokens=33))).json()
+    assert said["usage"]["completion_tokens"] == 33
+
+
 async def test_the_controller_steers_by_itself_and_nothing_changes(target: Engine, drafter: Engine) -> None:
     async with speculating(target, DrafterSettings("draft", drafter.url)) as (proxy, _), \
             httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
