@@ -221,7 +221,7 @@ class SpeculationConfig:
     @property
     def verifies(self) -> bool:
         """Drafts are verified from outside the head, which wants slots and flags of their own."""
-        return self.mode in (SpeculationMode.AUTO, SpeculationMode.STRIDED)
+        return self.mode in (SpeculationMode.AUTO, SpeculationMode.STRIDED, SpeculationMode.INJECTION)
 
 
 @dataclass(frozen=True, slots=True)

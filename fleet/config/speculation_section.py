@@ -14,7 +14,7 @@ SPECULATION_KEYS = ("mode", "drafters", "ngram", "draft_length", "stride", "dead
 STRIDED_SLOTS = 9          # of a head whose drafts are verified, where the user says nothing: 8 tokens at stride 1
 DRAFTER_KEYS = ("url", "backend", "model", "key_file", "key_env")
 _SERVERS = (str(DrafterKind.LLAMA_SERVER), str(DrafterKind.OLLAMA))
-_EXPECTED = "auto, strided, native, off, or a mapping with keys such as mode and drafters"
+_EXPECTED = "auto, strided, injection, native, off, or a mapping with keys such as mode and drafters"
 
 
 def speculation(form: Form) -> SpeculationConfig | None:

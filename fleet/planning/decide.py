@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fleet.config.schema import ModelConfig, NodeConfig, SplitMode
 from fleet.model import Link
 from fleet.models.gguf import GgufHeader
+from fleet.planning.injection_flags import injection_flags
 from fleet.planning.ladder import Short, Wish
 from fleet.planning.planned import Split, plan_split
 from fleet.planning.rooms import Rooms
@@ -18,6 +19,7 @@ from fleet.planning.strided_flags import strided_flags
 from fleet.planning.wire import WireChoice, wire_flags
 from fleet.planning.wished import wish_of
 from fleet.runtimes.binaries import Flags
+from fleet.speculation.settings import SpeculationMode
 
 OVERRIDES = ("-ot", "--override-tensor")
 
@@ -50,6 +52,8 @@ def decide(header: GgufHeader, rooms: Rooms, model: ModelConfig, head: NodeConfi
         if flags is not None and model.speculation is not None and model.speculation.verifies:
             wire = strided_flags(header, links, flags, wire, given=given, kv_type_v=model.kv_type_v,
                                  flash_attention=model.flash_attention, room_for_full_window=room)
+            if model.speculation.mode is SpeculationMode.INJECTION:
+                wire = injection_flags(flags, wire, given=given)
         wish = wish_of(model, head, mode=mode, wire=wire.argv)
         if decided is not None and wish == before.wish:
             return Decision(decided, wish, wire)

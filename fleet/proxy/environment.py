@@ -74,7 +74,7 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("TARGET_STALL_TIMEOUT", ("upstreams", "target", "stall_timeout"),
              "seconds between two parts of an answer", "300"),
     Variable("SPECULATION", ("upstreams", "target", "speculation", "mode"),
-             "auto, strided, native or off: drafts before the target, which is a llama-server then", "none"),
+             "auto, strided, injection, native or off: drafts before the target, which is a llama-server then", "none"),
     *_server("DRAFT", "a second, small server, asked for by the name of its model; it drafts where that is on"),
     Variable("LISTEN", ("listen",), "HOST:PORT to listen on", f"127.0.0.1:{PROXY_PORT}"),
     Variable("KEY", ("keys_env",), "keys of clients, with ; between: KEY, or NAME KEY models=a,b "

@@ -6,7 +6,9 @@ import pytest
 
 from fleet.config.load import ConfigErrors, parse
 from fleet.config.speculation_section import STRIDED_SLOTS
+from fleet.errors import PlanRefused
 from fleet.model import Link
+from fleet.planning.injection_flags import injection_flags
 from fleet.planning.strided_flags import strided_flags
 from fleet.planning.wire import WireChoice, wire_flags
 from fleet.runtimes.binaries import Flags
@@ -55,17 +57,31 @@ def test_a_model_without_a_window_keeps_its_small_cache() -> None:
     assert "-kvu" in argv
 
 
+def test_a_pool_for_injected_drafts_is_had_where_the_build_has_it() -> None:
+    pool = Flags.parse(MORE + "--spec-type TYPES                       types\n"
+                       "--spec-ngram-mod-n-match N              lookup length\n")
+    wire = WireChoice(("-kvu",), ("One cache.",))
+    choice = injection_flags(pool, wire)
+    assert choice.argv == ("-kvu", "--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", "6",
+                           "--spec-ngram-mod-n-min", "2", "--spec-ngram-mod-n-max", "16")
+    assert len(choice.reasons) == 2
+    assert injection_flags(pool, wire, given=("--spec-type", "ngram-cache")) == wire
+    with pytest.raises(PlanRefused, match="no ngram-mod"):
+        injection_flags(OLD, wire)
+
+
 def test_a_model_with_speculation_gets_slots_unless_the_user_says_how_many() -> None:
     def one(more: str) -> object:
         return parse(f"models: {{m: {{file: /m.gguf, {more}}}}}").models["m"]
 
     assert one("speculation: auto").slots == STRIDED_SLOTS
     assert one("speculation: {mode: strided}, slots: 5").slots == 5
+    assert one("speculation: injection").slots == STRIDED_SLOTS
     assert one("speculation: off").slots is None and one("workers: []").slots is None
 
 
 @pytest.mark.parametrize(("text", "told"), [
-    ("speculation: fast", "Expected one of auto, off, strided, native"),
+    ("speculation: fast", "Expected one of auto, off, strided, injection, native"),
     ("speculation: {mod: auto}", "did you mean 'mode'?"),
     ("speculation: {draft_length: 0}", "0 is out of range"),
     ("speculation: {honesty: 2}", "out of range"),
