@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from fleet.config.schema import ModelConfig, NodeConfig, SplitMode
 from fleet.model import Link
 from fleet.models.gguf import GgufHeader
-from fleet.planning.injection_flags import injection_flags
+from fleet.planning.drafting import network_of
+from fleet.planning.injection_flags import has_pool, injection_flags, pool_pays
 from fleet.planning.ladder import Short, Wish
 from fleet.planning.planned import Split, plan_split
 from fleet.planning.rooms import Rooms
@@ -52,7 +53,9 @@ def decide(header: GgufHeader, rooms: Rooms, model: ModelConfig, head: NodeConfi
         if flags is not None and model.speculation is not None and model.speculation.verifies:
             wire = strided_flags(header, links, flags, wire, given=given, kv_type_v=model.kv_type_v,
                                  flash_attention=model.flash_attention, room_for_full_window=room)
-            if model.speculation.mode is SpeculationMode.INJECTION:
+            if model.draft is None and (model.speculation.mode is SpeculationMode.INJECTION or (
+                    model.speculation.mode is SpeculationMode.AUTO and decided is not None and has_pool(flags)
+                    and pool_pays(decided.prediction.seconds_per_token, network_of(decided)))):
                 wire = injection_flags(flags, wire, given=given)
         wish = wish_of(model, head, mode=mode, wire=wire.argv)
         if decided is not None and wish == before.wish:

@@ -60,13 +60,18 @@ def native_drafting(plain: float, network: float, draft: float, *, on_gpu: bool 
         f"on the network, a drafted one {draft * 1000:.0f} ms."))
 
 
+def network_of(split: Split) -> float:
+    """Seconds of a token of the target alone that are its workers' links."""
+    return sum(h.room.link.round_trip + WORKER_OVERHEAD
+               + (h.sends / h.room.link.bytes_per_second if h.room.link.bytes_per_second > 0 else 0.0)
+               for h in split.used if h.room.link is not None)
+
+
 def expected_of(split: Split, draft: DraftConfig, size: int) -> Drafting | None:
     """What a draft model of that many bytes is expected to do for a split; None where its size is not known."""
     if not draft.file or size <= 0:
         return None
-    network = sum(h.room.link.round_trip + WORKER_OVERHEAD
-                  + (h.sends / h.room.link.bytes_per_second if h.room.link.bytes_per_second > 0 else 0.0)
-                  for h in split.used if h.room.link is not None)
+    network = network_of(split)
     room = next((h.room for h in split.devices if draft.device and draft.device in (h.room.node, h.room.device)
                  and (h.room.worker is not None or draft.device == h.room.device)), split.host.room)
     seconds = size / room.speed.bytes_per_second + (room.link.round_trip + WORKER_OVERHEAD if room.link else 0.0)

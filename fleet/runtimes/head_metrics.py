@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 MOST_SAMPLES = 2048
 
@@ -58,6 +59,15 @@ class Metrics:
     def requests_deferred(self) -> float | None:
         """Requests that wait for a slot."""
         return self.value("requests_deferred")
+
+    @property
+    def chance_by_position(self) -> tuple[float, ...]:
+        """How often the drafted token at a position was right if all before it were; () where it is not told."""
+        drafts, accepted = self.value("spec_decode_num_drafts_total"), self.accepted_by_position
+        if not drafts or drafts < 0:
+            return ()
+        return tuple(min(1.0, max(0.0, right / before)) if before > 0 else 0.0
+                     for before, right in pairwise((drafts, *accepted)))
 
     @property
     def accepted_by_position(self) -> tuple[float, ...]:

@@ -54,6 +54,14 @@ class Asker:
         body = said if isinstance(said, bytes) else json.dumps(said, separators=(",", ":")).encode()
         return await self._whole("POST", path, body, timeout)
 
+    async def text(self, path: str, timeout: float) -> str:
+        """What is at `path`. Raises WireError and Refused."""
+        async with self._asked("GET", path, b"", timeout) as (connection, status, _):
+            answer = await _body(connection)
+        if status != 200:
+            raise _refused(status, answer)
+        return answer.decode("utf-8", "replace")
+
     async def status(self, path: str, timeout: float) -> int:
         """The status of a GET, whatever comes with it. Raises WireError."""
         async with self._asked("GET", path, b"", timeout) as (connection, status, _):

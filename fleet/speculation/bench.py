@@ -36,6 +36,7 @@ class Bench:
     keeping: Keeping = field(default_factory=Keeping)
     rounds: deque[dict[str, object]] = field(default_factory=lambda: deque(maxlen=ROUNDS_KEPT))
     history: History = field(init=False)
+    positions: tuple[float, ...] = ()          # chances by position of a head that drafts by itself
     watched_until: float = 0.0                 # somebody looks at the last rounds
     injection_problem: str = ""                # why nothing is injected any more
     token_seconds: float = 0.0                 # of a plain token, smoothed; 0 = never seen

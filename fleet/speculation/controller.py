@@ -30,6 +30,7 @@ from fleet.speculation.trials import Trials
 SHAPES = ((1, 1), (2, 1), (4, 1), (6, 1), (8, 1), (4, 2), (8, 2), (8, 4), (12, 4), (16, 4))
 INJECTED = (8, 16)             # N of injection
 FIRST_STRETCH = 12             # tokens to know the target alone by
+FIRST_DRAFT = 2                # tokens of the first draft that is tried
 TASTE = 4                      # tokens of native or injected drafting to see what it is like
 INJECTIONS = 3                 # drafts of the first stretch of injection: the stream writes the first one alone
 PROBE = 6                      # tokens to know the target alone again, while speculation wins
@@ -40,7 +41,12 @@ WINS = 1.03                    # a draft has to beat the target alone by this to
 DWELL = 4                      # rounds that an arm is kept, unless it is much worse
 MUCH_WORSE = 0.75
 HOPELESS = 0.8                 # of what is had now: less is looked at with the shortest draft
+TURN, TURNS = 100, 4           # rounds until another drafter has a turn, and of such a turn
 LONG_AGO = 900.0               # seconds without a round after which nothing that was measured is trusted
+
+
+def _size(arm: Arm) -> tuple[int, int]:
+    return arm.draft_length, arm.stride
 
 
 class Controller:
@@ -76,6 +82,8 @@ class Controller:
         self._since = 0                                  # the round in which the current arm was begun
         self._trial: Arm | None = None
         self._trials = Trials()
+        self._turn: Arm | None = None                    # another drafter's, and how many rounds of it are left
+        self._turns, self._next_turn = 0, TURN
         self._reason = "Nothing is known of this target yet."
         self._told = clock()
 
@@ -140,10 +148,14 @@ class Controller:
         if unknown:
             likely = max(unknown, key=lambda arm: known.value(arm, context, hopeful=True))
             hoped = known.value(likely, context, hopeful=True)
+            if likely.mode is Mode.STRIDED and not known.tasted(likely):
+                # What a round takes is a guess so far: a short one tells it, and costs little where that is wrong.
+                likely = min((arm for arm in unknown if (arm.mode, arm.drafter) == (likely.mode, likely.drafter)
+                              and arm.draft_length >= FIRST_DRAFT), key=_size, default=likely)
             if hoped > value * BETTER and self._affords(likely, context, value):
                 return likely
         if best != self._rest:
-            return None
+            return self._another_drafter(best, context, value)
         alone = known.plain.seconds(context)
         if (looking := self._trials.goes_on(alone)) is not None:
             return looking
@@ -155,8 +167,22 @@ class Controller:
         hopeless = known.value(looked, context, hopeful=True) < HOPELESS * value
         if hopeless and looked.mode is not Mode.NATIVE:
             looked = min((arm for arm in known.arms if (arm.mode, arm.drafter) == (looked.mode, looked.drafter)),
-                         key=lambda arm: (arm.draft_length, arm.stride))
+                         key=_size)
         return self._trials.look(looked, hopeless=hopeless)
+
+    def _another_drafter(self, best: Arm, context: int, value: float) -> Arm | None:
+        """Some rounds by another drafter now and then: it may have had bad luck, or be another one now."""
+        known = self._known
+        if known.number >= self._next_turn:
+            self._next_turn = known.number + TURN
+            others = [arm for arm in known.arms if arm.drafter != best.drafter
+                      and (arm.mode, arm.draft_length, arm.stride) == (best.mode, best.draft_length, best.stride)]
+            self._turn = max(others, key=lambda arm: known.value(arm, context, hopeful=True), default=None)
+            self._turns = TURNS
+        if self._turn is None or not self._turns or not self._affords(self._turn, context, value):
+            return None
+        self._turns -= 1
+        return self._turn
 
     def _affords(self, arm: Arm, context: int, value: float) -> bool:
         if self._known.value(arm, context) > value * BETTER:       # it pays within this stream, the reading included

@@ -20,7 +20,7 @@ from collections.abc import Collection
 from fleet.speculation.acceptance import Acceptance
 from fleet.speculation.arms import KNOWN, Arm, ArmRecord, PlainSpeed
 from fleet.speculation.choice import Mode, Round
-from fleet.speculation.costs import RoundCost, counts, prompts_of, unread_tokens
+from fleet.speculation.costs import FEWEST_READ, RoundCost, counts, prompts_of, unread_tokens
 
 KNOWN_TOKENS = 48              # of native or injected drafting, after which its speed is known
 HOPE_A_TOKEN = 2.0             # what it may be better than it looked over one token; less by the root of their number
@@ -56,7 +56,7 @@ class Knowledge:
         self.at = -1                                     # where the stream is: context after the last round
         self._draft_pace: dict[str, float] = {}          # seconds waited for a drafted token
         self._cost = RoundCost()
-        self._read_pace = 0.0                            # seconds of a token of a context that is read; 0 = not seen
+        self._read = (0, 0.0)                            # tokens that were read at once last, and seconds
         self._free = 0.0                                 # tokens that a round was seen to read for nothing
         self._native = (0.0, 0.0)                        # drafted, accepted; fading
         self._stream = STREAM                            # tokens of a stream, on average
@@ -84,6 +84,10 @@ class Knowledge:
         if arm.mode in STRETCHES:
             return self.arms[arm].tokens(self.number) >= KNOWN_TOKENS
         return self.arms[arm].rounds(self.number) >= KNOWN
+
+    def tasted(self, arm: Arm) -> bool:
+        """Something is known of rounds, and of its drafter."""
+        return self._cost.rounds > 0 and arm.drafter in self._draft_pace
 
     def value(self, arm: Arm, context: int, *, hopeful: bool = False) -> float:
         """Tokens a second that an arm is expected to give; `hopeful`: that it may give, by how little is known."""
@@ -173,7 +177,9 @@ class Knowledge:
         unread = self._unread(arm.draft_length, arm.stride, context)
         if not unread:
             return 0.0
-        return unread * max(self._cost.unknowns(alone)[2], self._read_pace or alone / READ_AT_ONCE)
+        tokens, seconds = self._read
+        pace = max(0.0, seconds - alone) / tokens if tokens else alone / READ_AT_ONCE
+        return unread * max(self._cost.unknowns(alone)[2], pace)
 
     def _tokens(self, draft_length: int, stride: int, context: int) -> float:
         """Tokens that the next round would evaluate."""
@@ -195,8 +201,8 @@ class Knowledge:
         self.at = round_.context + max(0, round_.emitted)
         if round_.read_tokens > 0 and round_.read_seconds > 0:
             self._cost.read(round_.read_tokens, round_.read_seconds)
-            if round_.read_tokens >= READS:
-                self._read_pace = round_.read_seconds / round_.read_tokens
+            if round_.read_tokens >= FEWEST_READ:
+                self._read = (round_.read_tokens, round_.read_seconds)
         if round_.mode in STRETCHES:
             self._note_native(round_)
         if round_.mode in (Mode.PLAIN, self.rest.mode):
@@ -229,7 +235,7 @@ class Knowledge:
         elif usual and round_.verify_seconds > MUCH_MORE * usual and tokens + unread <= self._free:
             self._free = tokens + unread - 1
         if usual and unread >= READS:
-            self._read_pace = max(0.0, round_.verify_seconds - usual) / unread
+            self._read = (unread, round_.verify_seconds - usual + self.plain.seconds(round_.context))
         self._before = (float(round_.emitted), float(round_.accepted))
         slots = prompts_of(round_.drafted, round_.stride)
         self._slots[:slots] = [round_.context] * slots

@@ -16,6 +16,7 @@ from dataclasses import replace
 from fleet.proxy.exchange import Call
 from fleet.proxy.upstream import Upstream
 from fleet.proxy.wire import Head, WireError
+from fleet.runtimes.head_metrics import parse_metrics
 from fleet.speculation.asking import Asker, Refused
 from fleet.speculation.bench import Bench
 from fleet.speculation.choice import Choice, Mode, Round, Steering
@@ -31,10 +32,11 @@ from fleet.speculation.settings import DrafterKind, SpeculationMode, Speculation
 from fleet.speculation.shares import Keeping, Shares
 from fleet.speculation.spoken import Spawn, Spoken
 from fleet.speculation.strand import Strand
-from fleet.speculation.target import Abilities, Target
+from fleet.speculation.target import LOOK_TIMEOUT, Abilities, Target
 from fleet.text import visible
 
 LOOK_AGAIN = 600.0         # seconds for which what a target said of itself is believed, unless probes see another one
+LOOK_INSIDE = 2.0          # seconds between two questions for a head's own counts
 LOOK_AFTER_TROUBLE = 5.0   # seconds until a target that could not be asked is asked again
 MOST_WAITS, WAIT = 240, 0.5   # looks for a moment in which nobody asks, and seconds between them
 WATCHED = 5.0              # seconds after somebody has looked at the state
@@ -86,6 +88,7 @@ class TargetSession:
         self._looked_at = 0.0
         self._looked_like: tuple[object, ...] = ()
         self._look = asyncio.Lock()
+        self._inside_at = 0.0                # before it a head is not asked for its own counts again
         self.honesty = HonestyMeter(settings.honesty, clock=clock, random=random.random)
         self._answering = 0                  # requests
         self._answered = self._passed = 0
@@ -118,6 +121,7 @@ class TargetSession:
                 asked = f"The target could not be asked: {error}"
                 self._looked_at = min(self._looked_at, self._clock() - LOOK_AGAIN + LOOK_AFTER_TROUBLE)
         self._passed += 1
+        self._look_inside()
         self.why = visible(str(asked), limit=500)
         return None
 
@@ -137,6 +141,23 @@ class TargetSession:
                     self._bench.race.close()
                 self._bench = self._bench_for(abilities)
             return self._bench
+
+    def _look_inside(self) -> None:
+        """Ask a head that drafts by itself how its drafts went by position, while somebody looks.
+
+        Only beside a request: some builds that sleep would wake for this question.
+        """
+        bench, now = self._bench, self._clock()
+        if bench is not None and bench.abilities.speculates and now < bench.watched_until and now >= self._inside_at:
+            self._inside_at = now + LOOK_INSIDE
+            self._spawn(self._read_positions(bench))
+
+    async def _read_positions(self, bench: Bench) -> None:
+        try:
+            said = await bench.target.asker.text("/metrics", LOOK_TIMEOUT)
+        except (WireError, Refused):
+            return                                       # started without --metrics: it tells none
+        bench.positions = parse_metrics(said).chance_by_position
 
     async def _abilities(self, like: tuple[object, ...]) -> Abilities:
         """What the target says of itself; whether it takes injected drafts is tried out, once while it is the same."""
@@ -324,6 +345,7 @@ class TargetSession:
         if (bench.abilities.speculates and not bench.abilities.injects) or self.settings.mode is SpeculationMode.NATIVE:
             said |= {"mode": str(Mode.NATIVE), "acceptance": accepted / drafted if drafted else None}
             bench.history.counted(drafted, accepted)
+            said["by_position"] = list(bench.positions)
         said |= {"drafters": bench.race.state(), "rounds_total": steering.get("rounds"),
                  "history": bench.history.state(),
                  "rounds": [_aged(entry, self._clock()) for entry in bench.rounds],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from fleet.proxy.exchange import ApiKind
 from fleet.proxy.wire import WireError
@@ -106,6 +107,9 @@ class Strand:
     async def _round(self, group: asyncio.TaskGroup) -> None:
         choice, self._chosen = self._chosen, None
         choice = choice or self._bench.steering.choose(len(self._context.ids))
+        if self._asked.probabilities and self._bench.abilities.injects:
+            # Of what it drafts by itself a head tells no chances: so one token at a time, or places of a draft.
+            choice = replace(choice, stride=1) if choice.mode is Mode.STRIDED else Choice(Mode.STRIDED, 0, 1)
         if self._text.within_character:
             await self._verify(Choice(Mode.STRIDED, 0, 1), None, 0.0, told=False)
         elif choice.mode is Mode.STRIDED and not self._bench.keeping.problem:
@@ -257,13 +261,9 @@ class Strand:
         self._tell(choice, before, total - mark, bench.clock() - begun, beside.counted())
 
     def _able(self, choice: Choice) -> Choice:
-        """Plain in the place of injection, where there is no second slot or each token's chances are asked for.
-
-        (A llama-server tells none of tokens that it had drafted: b10068, b11434.)
-        """
+        """Plain in the place of injection, where there is no second slot or the head takes no more."""
         bench = self._bench
-        if choice.mode is not Mode.INJECTION or (
-                bench.shares.lanes(LONGEST_SIDE) > 1 and not self._asked.probabilities and not bench.injection_problem):
+        if choice.mode is not Mode.INJECTION or (bench.shares.lanes(LONGEST_SIDE) > 1 and not bench.injection_problem):
             return choice
         return Choice(Mode.PLAIN, reason=choice.reason, stretch=choice.stretch)
 

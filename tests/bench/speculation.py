@@ -9,11 +9,15 @@ own with the flags that it is best with (`-fa off`, no checkpoints, the output m
 and are asked in turns, prompt by prompt; every figure is of real answers, prompts and trials included:
 
   plain     the head alone, asked directly
-  native    the head with the draft model inside, on its own processor
+  native    the head with the draft model inside, on its own processor; as many tokens as the planner expects to be best
   strided   the proxy, strided rounds of one fixed shape throughout
+  injection the proxy, drafts put into the n-gram pool of a head that verifies them by itself, throughout
   auto      what Quarterdeck does: native where `fleet.planning.drafting` expects it to pay by what was measured of
-            speeds and links, else the proxy with its controller, which begins anew at each delay
-  n-gram    the proxy with its controller and no model, on texts that repeat themselves (over plain on the same)
+            speeds and links, else the proxy with its controller, which begins anew at each delay, before a head that
+            has the pool where `fleet.planning.injection_flags` expects that to pay
+  n-gram    the same without any model, on texts that repeat themselves (over plain on the same)
+
+Heads with a pool begin anew at each delay and are each asked by one way alone: the pool would remember the answers.
   tightwad  its proxy (0.5.4), where a Python that has it is named
 
 Passes are counted by `n_decode_total`. (b) A stand-in for a target on a GPU, which is a timer that speaks the protocol
@@ -47,7 +51,8 @@ from draft_models import coarse, shorter
 from hosts import Load, machine
 from servers import Servers, servers
 
-from fleet.planning.drafting import native_drafting
+from fleet.planning.drafting import Drafting, native_drafting
+from fleet.planning.injection_flags import LONGEST, MATCH, SHORTEST, pool_pays
 from fleet.proxy.exchange import ProxySettings, UpstreamSettings
 from fleet.proxy.serve import Running, running
 from fleet.speculation.choice import Choice, Mode
@@ -57,9 +62,11 @@ from fleet.speculation.settings import DrafterSettings, SpeculationSettings
 WIRE = ("-cram", "0", "-ctxcp", "0", "--swa-full", "-ot", r"^token_embd\.weight$=CPU", "-fa", "off", "--metrics",
         "--slots")
 STRIDED = ("-np", "9", "-kvu", "--no-cache-idle-slots")
-FIXED = Choice(Mode.STRIDED, 4, 1, "", "It is fixed.")
+POOLED = (*WIRE, *STRIDED, "--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", str(MATCH), "--spec-ngram-mod-n-min",
+          str(SHORTEST), "--spec-ngram-mod-n-max", str(LONGEST))
+FIXED = {"strided": Choice(Mode.STRIDED, 4, 1, "", "It is fixed."),
+         "injection": Choice(Mode.INJECTION, 8, 1, "", "It is fixed.", 0)}
 WORKERS = 2
-NATIVE = 4             # tokens of a draft inside the head
 DRAFT = "draft.gguf"
 DRAFT_PORT = 8290
 PROMPTS = (
@@ -185,9 +192,11 @@ async def in_turns(ways: dict[str, Callable[[str], None]], prompts: list[str]) -
 class Lab:
     """Heads that are up, and what is asked of them."""
 
-    def __init__(self, made: Servers, heads: dict[str, str], drafter: str, options: argparse.Namespace) -> None:
-        self.made, self.heads, self.drafter, self.options = made, heads, drafter, options
+    def __init__(self, made: Servers, heads: dict[str, str], drafter: str, draft: str, options: argparse.Namespace
+                 ) -> None:
+        self.made, self.heads, self.drafter, self.draft, self.options = made, heads, drafter, draft, options
         self.rows: list[dict] = []
+        self.pool = False
 
     def delay(self, milliseconds: float) -> None:
         """Of what the workers send; the draft's node has none."""
@@ -197,38 +206,58 @@ class Lab:
             lab.link(node, milliseconds)
         time.sleep(0.4)
 
-    def expected(self, delay: float) -> tuple[bool, str]:
-        """What the planner makes of it: native, and why."""
-        plain = _token_seconds(self.heads["plain"])
+    def expected(self, delay: float) -> Drafting:
+        """What the planner makes of a draft in the head, and of a pool."""
         network = WORKERS * delay / 1000
-        drafting = native_drafting(plain, network, _token_seconds(self.drafter), lengths=(NATIVE,))
-        return drafting.pays, drafting.reason
+        plain = _token_seconds(self.heads["plain"]) + network
+        self.pool = pool_pays(plain, network)
+        return native_drafting(plain, network, _token_seconds(self.drafter))
 
     async def measure(self, delay: float) -> None:
         """All rows of one delay."""
-        self.delay(delay)
+        with ExitStack() as stack:
+            self.delay(0)
+            drafting = await asyncio.to_thread(self.expected, delay)
+            flags = {"injection": POOLED, "n-gram": POOLED, "native": (
+                *WIRE, "-np", "1", "-md", self.draft, "--spec-type", "draft-simple", "--spec-draft-n-max",
+                str(drafting.length), "--spec-draft-device", "none")}
+            for number, (name, one) in enumerate(flags.items(), len(self.heads)):
+                self.heads[name] = f"http://{stack.enter_context(self.made.fleet(number, WORKERS, one))}"
+                post(f"{self.heads[name]}/completion", {"prompt": "Warm up with this.", "n_predict": 8})
+            self.delay(delay)
+            await self._measured(delay, drafting)
+            self.delay(0)
+        for name in flags:
+            del self.heads[name]
+
+    async def _measured(self, delay: float, drafting: Drafting) -> None:
         options, tokens = self.options, self.options.tokens
         prompts = list(PROMPTS[:2 if options.quick else len(PROMPTS)]) * options.rounds
-        native, reason = await asyncio.to_thread(self.expected, delay)
-        tallies = {name: Tally() for name in ("plain", "native", "strided", "auto", "tightwad")}
+        native = drafting.pays
+        tallies = {name: Tally() for name in ("plain", "native", "strided", "injection", "auto", "tightwad")}
         with Load() as load:
             ours = self.made.processor() + time.process_time()
             async with AsyncExitStack() as stack:
-                strided, head = self.heads["strided"], self.heads
-                fixed = await stack.enter_async_context(proxy(strided, self.drafter, fixed=FIXED))
-                auto = (await stack.enter_async_context(proxy(head["native"] if native else strided, self.drafter)))
-                at = {"plain": (head["plain"], head["plain"]), "native": (head["native"], head["native"]),
-                      "strided": (fixed, strided), "auto": (auto, head["native"] if native else strided)}
+                head = self.heads
+                at = {"plain": (head["plain"], head["plain"]), "native": (head["native"], head["native"])}
+                for name, choice in FIXED.items():
+                    fixed = await stack.enter_async_context(proxy(head[name], self.drafter, fixed=choice))
+                    at[name] = fixed, head[name]
+                chosen = head["native" if native else "n-gram" if self.pool else "strided"]
+                at["auto"] = await stack.enter_async_context(proxy(chosen, self.drafter)), chosen
                 if options.tightwad_python and not options.quick:
                     other = stack.enter_context(tightwad(options.tightwad_python, head["plain"], self.drafter))
                     at["tightwad"] = (other, head["plain"])
                 if options.quick:
-                    del at["strided"]
+                    del at["strided"], at["injection"]
 
                 def way(name: str) -> Callable[[str], None]:
                     return lambda prompt: ask(*at[name], prompt, tokens, tallies[name])
 
-                await in_turns({name: way(name) for name in at}, prompts)
+                # By its design it is never faster than the target: a few answers tell how much slower.
+                few = {"tightwad": way("tightwad")} if "tightwad" in at else {}
+                await in_turns({name: way(name) for name in at if name not in few}, prompts)
+                await in_turns(few, prompts[:2])
             repeated = await self.repeating(delay)
             ours = self.made.processor() + time.process_time() - ours
         plain = tallies["plain"].speed
@@ -238,15 +267,16 @@ class Lab:
         for row in self.rows:
             if row["delay_ms"] == delay and row["way"] == "auto":
                 row["took"] = "native" if native else "controller"
-                row["why"] = reason
-        self.rows += [row | {"foreign": round(load.foreign(ours), 2)} for row in repeated]
+                row["why"] = drafting.reason
+        self.rows += [row | {"foreign": round(load.foreign(ours), 2), "took": "pool" if self.pool else "controller"}
+                      for row in repeated]
 
     async def repeating(self, delay: float) -> list[dict]:
         """Texts that repeat themselves, drafted by n-grams."""
         if self.options.quick and delay != 50:
             return []
         plain, drafted = Tally(), Tally()
-        head, alone = self.heads["strided"], self.heads["plain"]
+        head, alone = self.heads["n-gram" if self.pool else "strided"], self.heads["plain"]
         async with proxy(head, ngram=True) as url:
             await in_turns({
                 "plain": lambda prompt: ask(alone, alone, prompt, self.options.tokens, plain),
@@ -281,9 +311,7 @@ def in_lab(options: argparse.Namespace) -> list[dict]:
         else:
             shorter(made.model_here, draft, {17})
         there = f"{Path(made.model).parent}/{DRAFT}"
-        inside = ("-np", "1", "-md", there, "--spec-type", "draft-simple", "--spec-draft-n-max", str(NATIVE),
-                  "--spec-draft-device", "none")
-        flags = {"plain": (*WIRE, "-np", "1"), "native": (*WIRE, *inside), "strided": (*WIRE, *STRIDED)}
+        flags = {"plain": (*WIRE, "-np", "1"), "strided": (*WIRE, *STRIDED)}
         node = made.nodes[WORKERS + 1]
         stack.enter_context(made.process(
             node, "llama-server", "-m", there, "--host", node["addr"], "--port", str(DRAFT_PORT), "-c", "4096", "-np",
@@ -292,7 +320,7 @@ def in_lab(options: argparse.Namespace) -> list[dict]:
                  for number, (name, one) in enumerate(flags.items())}
         drafter = f"{node['addr']}:{DRAFT_PORT}"
         lab_servers._wait_for_health(drafter)
-        bench = Lab(made, heads, f"http://{drafter}", options)
+        bench = Lab(made, heads, f"http://{drafter}", there, options)
         for url in (*heads.values(), bench.drafter):
             post(f"{url}/completion", {"prompt": "Warm up with this.", "n_predict": 8})
         for delay in options.delays:
@@ -351,7 +379,7 @@ def summary(rows: list[dict], stand: dict) -> dict:
     for delay in sorted({row["delay_ms"] for row in rows}):
         found[f"auto_over_plain_{delay:g}ms"] = next(iter(over("auto", delay)), None)
         best = max((row["over_plain"] for row in rows if row["delay_ms"] == delay
-                    and row["way"] in ("plain", "native", "strided")), default=None)
+                    and row["way"] in ("plain", "native", "strided", "injection")), default=None)
         auto = next(iter(over("auto", delay)), 0)
         found[f"auto_over_best_fixed_{delay:g}ms"] = round(auto / best, 3) if best else None
     found["ngram_over_plain_50ms"] = next(iter(over("n-gram", 50)), None)

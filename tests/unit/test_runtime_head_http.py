@@ -478,6 +478,12 @@ def test_any_metrics_text_is_read_without_an_error(text: str):
     parse_metrics(text)
 
 
+def test_the_chance_of_a_drafted_token_is_told_by_position():
+    found = parse_metrics((DATA / "server/metrics_spec.prom").read_text())
+    assert found.chance_by_position == pytest.approx((344 / 400, 250 / 344, 148 / 250))
+    assert parse_metrics("llamacpp:n_decode_total 4\n").chance_by_position == ()
+
+
 def test_events_come_whole_from_single_bytes():
     data = (DATA / "server/metrics_spec.prom").read_bytes()[
         :0

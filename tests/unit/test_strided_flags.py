@@ -8,7 +8,7 @@ from fleet.config.load import ConfigErrors, parse
 from fleet.config.speculation_section import STRIDED_SLOTS
 from fleet.errors import PlanRefused
 from fleet.model import Link
-from fleet.planning.injection_flags import injection_flags
+from fleet.planning.injection_flags import has_pool, injection_flags, pool_pays
 from fleet.planning.strided_flags import strided_flags
 from fleet.planning.wire import WireChoice, wire_flags
 from fleet.runtimes.binaries import Flags
@@ -68,6 +68,12 @@ def test_a_pool_for_injected_drafts_is_had_where_the_build_has_it() -> None:
     assert injection_flags(pool, wire, given=("--spec-type", "ngram-cache")) == wire
     with pytest.raises(PlanRefused, match="no ngram-mod"):
         injection_flags(OLD, wire)
+    assert has_pool(pool) and not has_pool(OLD)
+
+
+def test_the_pool_pays_where_a_token_is_mostly_network() -> None:
+    assert pool_pays(0.134, 0.100)
+    assert not pool_pays(0.082, 0.040) and not pool_pays(0.030, 0.0) and not pool_pays(0.0, 0.0)
 
 
 def test_a_model_with_speculation_gets_slots_unless_the_user_says_how_many() -> None:

@@ -161,13 +161,18 @@ async def test_a_drafter_that_is_gone_leaves_the_stream_as_it_is(pooled: Engine,
     assert said["choices"][0]["text"] == target.complete(prompt, 96)["content"]
 
 
-async def test_chances_of_tokens_are_those_of_rounds_and_plain_passes(pooled: Engine, target: Engine, drafter: Engine
+async def test_chances_of_tokens_are_the_targets_own(pooled: Engine, target: Engine, drafter: Engine
                                                                       ) -> None:
-    async with speculating(pooled, DrafterSettings("draft", drafter.url), choice=INJECTION) as (proxy, fixed), \
+    async with speculating(pooled, DrafterSettings("draft", drafter.url), choice=INJECTION) as (proxy, _), \
             httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
-        prompt, = prompts(target, 1, seed=9)
-        await http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 32, "temperature": 0, "logprobs": 2})
-    assert {one.mode for one in fixed.rounds} == {Mode.PLAIN}
+        prompt = next(one for one in prompts(target, 20, seed=9)          # of a character in parts the last one is told
+                      if (said := target.complete(one, 32)["content"]).isascii() and len(said) > 100)
+        asked = {"prompt": prompt, "max_tokens": 32, "temperature": 0, "logprobs": 2}
+        said = (await http.post("/v1/completions", json=asked)).json()["choices"][0]
+        alone = target.http.post("/v1/completions", json=asked).json()["choices"][0]
+    assert said["text"] == alone["text"]
+    for one, other in zip(said["logprobs"]["content"], alone["logprobs"]["content"], strict=True):
+        assert one["id"] == other["id"] and one["logprob"] == pytest.approx(other["logprob"], abs=0.01)
 
 
 async def test_where_injection_is_wanted_and_impossible_the_target_answers_alone_and_it_is_said(
