@@ -18,7 +18,7 @@ from fleet.planning.wire import WireChoice
 from fleet.runtimes.binaries import Flags
 
 MATCH, SHORTEST, LONGEST = 6, 2, 16      # tokens: n-match, n-min and n-max
-POOL_SHARE = 0.6           # of a token's time, that has to be network
+POOL_SHARE = 0.7           # of a token's time, that has to be network
 _TYPE = "--spec-type"
 
 

@@ -43,6 +43,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -325,8 +326,8 @@ def in_lab(options: argparse.Namespace) -> list[dict]:
             post(f"{url}/completion", {"prompt": "Warm up with this.", "n_predict": 8})
         for delay in options.delays:
             asyncio.run(bench.measure(delay))
-            if not options.json:
-                show([row for row in bench.rows if row["delay_ms"] == delay])
+            # As it goes, or an interrupted run would tell nothing.
+            show([row for row in bench.rows if row["delay_ms"] == delay], sys.stderr if options.json else sys.stdout)
         bench.delay(0)
         return bench.rows
 
@@ -349,18 +350,19 @@ def standing_in(*flags: str) -> Iterator[str]:
 
 async def in_stead(options: argparse.Namespace) -> dict:
     """Part (b)."""
-    tallies = {name: Tally() for name in ("plain", "auto", "tightwad")}
+    tallies = {name: Tally() for name in ("plain", "fixed", "auto", "tightwad")}
     with standing_in("--pass-ms", "50") as target, \
             standing_in("--pass-ms", "5", "--agree", "0.8", "--draft", "--slots", "4") as drafter, ExitStack() as stack:
-        async with proxy(target, drafter) as ours:
-            at = {"plain": target, "auto": ours}
+        async with proxy(target, drafter) as ours, proxy(target, drafter, fixed=FIXED["strided"]) as fixed:
+            at = {"plain": target, "auto": ours} | ({} if options.quick else {"fixed": fixed})
             if options.tightwad_python:
                 at["tightwad"] = stack.enter_context(tightwad(options.tightwad_python, target, drafter))
 
             def way(name: str, tokens: int) -> Callable[[str], None]:
                 return lambda prompt: ask(at[name], target, prompt, tokens, tallies[name])
 
-            counts = {"plain": 64, "auto": 300 if options.quick else 400, "tightwad": 32 if options.quick else 64}
+            counts = {"plain": 64, "fixed": 200, "auto": 300 if options.quick else 400,
+                      "tightwad": 32 if options.quick else 64}
             await in_turns({name: way(name, counts[name]) for name in at},
                            [f"tell me story {number}" for number in range(1 if options.quick else 6)])
     plain = tallies["plain"].speed
@@ -389,13 +391,13 @@ def summary(rows: list[dict], stand: dict) -> dict:
     return found
 
 
-def show(rows: list[dict]) -> None:
+def show(rows: list[dict], to: TextIO = sys.stdout) -> None:
     """A table for people."""
     for row in rows:
         accepted = f"{row['acceptance']:.0%} of the head's drafts right" if row["acceptance"] is not None else ""
         print(f"{row['delay_ms']:5g} ms  {row['way']:9} {row['tokens_per_second']:7.1f} tok/s  "
               f"{row['over_plain']:5.2f}x {row['tokens_a_pass']:5.2f} tokens/pass  spread {row['spread']:4.0%}  "
-              f"others {row['foreign']:4.0%}  {row.get('took', '')} {accepted}".rstrip(), flush=True)
+              f"others {row['foreign']:4.0%}  {row.get('took', '')} {accepted}".rstrip(), file=to, flush=True)
 
 
 def main() -> int:
