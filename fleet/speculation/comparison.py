@@ -36,7 +36,7 @@ PROMPTS = (
 class Measured:
     """One way."""
 
-    way: str                       # plain, native, strided, n-gram, auto
+    way: str                       # plain, native, strided, injection, n-gram, auto
     tokens: int = 0
     seconds: float = 0.0
     drafted: int = 0
@@ -54,6 +54,7 @@ def ways_of(settings: SpeculationSettings) -> dict[str, SpeculationSettings]:
     found = {}
     if settings.drafters:
         found["strided"] = replace(settings, mode=SpeculationMode.STRIDED, ngram=False, honesty=0.0)
+        found["injection"] = replace(settings, mode=SpeculationMode.INJECTION, ngram=False, honesty=0.0)
     if settings.ngram:
         found["n-gram"] = replace(settings, mode=SpeculationMode.AUTO, drafters=(), honesty=0.0)
     if settings.drafters:

@@ -162,7 +162,8 @@ class TargetSession:
     async def _abilities(self, like: tuple[object, ...]) -> Abilities:
         """What the target says of itself; whether it takes injected drafts is tried out, once while it is the same."""
         abilities, known = await self._target.look(), self._bench
-        wanted = self.settings.mode in (SpeculationMode.AUTO, SpeculationMode.INJECTION)
+        # Without a drafter there is nothing to inject, and n-grams of its own the head has itself.
+        wanted = self.settings.drafters and self.settings.mode in (SpeculationMode.AUTO, SpeculationMode.INJECTION)
         if not (wanted and abilities.speculates and abilities.slots > 1 and abilities.vocabulary):
             return abilities
         if known is not None and like == self._looked_like:
@@ -179,7 +180,8 @@ class TargetSession:
             DrafterKind.NGRAM: settings.grace, DrafterKind.LLAMA_SERVER: settings.grace,
             DrafterKind.OLLAMA: settings.grace_text})
         servers = [drafter.name for drafter in drafters if drafter.kind is not DrafterKind.NGRAM]
-        names = [drafter.name for drafter in drafters if drafter.kind is DrafterKind.NGRAM] + (
+        own = [drafter.name for drafter in drafters if drafter.kind is DrafterKind.NGRAM and not abilities.injects]
+        names = own + (
             servers if len(servers) < 2 else [RACE])
         return Bench(
             self._target, abilities, Pieces(self._target), race, self._steer(abilities, names),
@@ -201,7 +203,7 @@ class TargetSession:
     def _unable(self, abilities: Abilities) -> str:
         """Why this target cannot be asked in this way, "" where it can."""
         if self.settings.mode is SpeculationMode.INJECTION and not abilities.injects:
-            return NEEDED
+            return NEEDED if self.settings.drafters else "Injection needs a drafter that is a server."
         if abilities.speculates and not abilities.injects:
             return ("The head speculates by itself, which takes fewer passes; its own figures are shown.")
         if abilities.slots < 2:

@@ -4,7 +4,8 @@
                                       [--tightwad-python PATH] [--only lab|standin] [--tokens N] [--rounds N]
 
 (a) In the lab (root, see CONTRIBUTING.md): a real llama-server and gemma-3-270m, split over two RPC workers that are so
-far away, each with one thread; the draft model on another node, without a delay. Each way has a head and workers of its
+far away, each with one thread; the draft model on another node, without a delay. A head has two threads, for it
+computes while its workers wait. Each way has a head and workers of its
 own with the flags that it is best with (`-fa off`, no checkpoints, the output matrix on the head), all are up at once
 and are asked in turns, prompt by prompt; every figure is of real answers, prompts and trials included:
 
@@ -60,8 +61,8 @@ from fleet.speculation.choice import Choice, Mode
 from fleet.speculation.session import Always
 from fleet.speculation.settings import DrafterSettings, SpeculationSettings
 
-WIRE = ("-cram", "0", "-ctxcp", "0", "--swa-full", "-ot", r"^token_embd\.weight$=CPU", "-fa", "off", "--metrics",
-        "--slots")
+WIRE = ("-t", "2", "-cram", "0", "-ctxcp", "0", "--swa-full", "-ot", r"^token_embd\.weight$=CPU", "-fa", "off",
+        "--metrics", "--slots")
 STRIDED = ("-np", "9", "-kvu", "--no-cache-idle-slots")
 POOLED = (*WIRE, *STRIDED, "--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", str(MATCH), "--spec-ngram-mod-n-min",
           str(SHORTEST), "--spec-ngram-mod-n-max", str(LONGEST))
@@ -258,7 +259,7 @@ class Lab:
                 # By its design it is never faster than the target: a few answers tell how much slower.
                 few = {"tightwad": way("tightwad")} if "tightwad" in at else {}
                 await in_turns({name: way(name) for name in at if name not in few}, prompts)
-                await in_turns(few, prompts[:2])
+                await in_turns(few, prompts[:1] if few else [])
             repeated = await self.repeating(delay)
             ours = self.made.processor() + time.process_time() - ours
         plain = tallies["plain"].speed
@@ -277,11 +278,12 @@ class Lab:
         if self.options.quick and delay != 50:
             return []
         plain, drafted = Tally(), Tally()
+        tokens = self.options.tokens * (1 if self.options.quick else 2)      # a text that repeats itself is a long one
         head, alone = self.heads["n-gram" if self.pool else "strided"], self.heads["plain"]
         async with proxy(head, ngram=True) as url:
             await in_turns({
-                "plain": lambda prompt: ask(alone, alone, prompt, self.options.tokens, plain),
-                "n-gram": lambda prompt: ask(url, head, prompt, self.options.tokens, drafted),
+                "plain": lambda prompt: ask(alone, alone, prompt, tokens, plain),
+                "n-gram": lambda prompt: ask(url, head, prompt, tokens, drafted),
             }, [text * 4 for text in REPEATED[:1 if self.options.quick else len(REPEATED)]] * self.options.rounds)
         return [_row(delay, "n-gram", drafted, plain.speed, 0.0)]
 

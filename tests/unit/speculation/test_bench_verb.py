@@ -27,7 +27,8 @@ def test_every_way_is_measured_beside_the_target_alone(
     assert command(words) == ExitCode.OK
     said = json.loads(capsys.readouterr().out)
     ways = {one["way"]: one for one in said["ways"]}
-    assert list(ways) == ["plain", "strided", "n-gram", "auto"]
+    assert list(ways) == ["plain", "strided", "injection", "n-gram", "auto"]
+    assert "--spec-type ngram-mod" in ways["injection"]["problem"]
     assert all(one["tokens"] == 64 and one["tokens_per_second"] > 0 for one in ways.values())
     assert ways["plain"]["over_plain"] == 1 and ways["strided"]["drafted"] > 0
 
@@ -53,7 +54,7 @@ def test_the_table_says_what_each_way_is_worth_and_why_one_did_not_draft() -> No
 def test_without_a_drafter_the_text_itself_is_what_is_drafted_from() -> None:
     assert list(ways_of(SpeculationSettings())) == ["n-gram"]
     assert list(ways_of(SpeculationSettings(drafters=(DrafterSettings("a", "http://x"),), ngram=False))) == [
-        "strided", "auto"]
+        "strided", "injection", "auto"]
 
 
 @pytest.mark.engine

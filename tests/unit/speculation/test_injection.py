@@ -194,4 +194,13 @@ async def test_the_controller_has_it_among_its_ways(pooled: Engine, target: Engi
             assert said["choices"][0]["text"] == target.complete(prompt, 128)["content"]
         state = (await _state(proxy))["drafting"]
     assert {one["mode"] for one in state["arms"]} == {"strided", "injection"}
-    assert not any("ngram" in one["name"] for one in state["arms"] if one["mode"] == "injection")
+    assert not any("ngram" in one["name"] for one in state["arms"])          # of its own the head has itself
+
+
+async def test_without_a_drafter_a_head_with_a_pool_is_left_alone(pooled: Engine) -> None:
+    async with speculating(pooled) as (proxy, _), httpx.AsyncClient(base_url=proxy.url, timeout=60) as http:
+        asked = {"prompt": "ka pu ka pu ka pu ka pu ka pu", "max_tokens": 64, "temperature": 0}
+        said = (await http.post("/v1/completions", json=asked)).json()
+        state = (await _state(proxy))["drafting"]
+    assert said["choices"][0]["text"]
+    assert state["mode"] == "native" and "by itself" in state["reason"]
